@@ -3,8 +3,8 @@
 //
 // It guarantees that the devices of a claim are in the ledger, on disk and all of them or none, before the kubelet gets an answer; that
 // a device that another holder has is refused with that holder's name; that prepare and unprepare can be repeated, and a retry that comes
-// while the first call is under way waits for it; that one claim's slow work delays no other claim; and that no API or file call is made
-// under a lock that two claims share. It must not import the device plugin's front end.
+// while the first call is under way waits for it, and says so when that call does not return; that one claim's slow work delays no other
+// claim; and that no API or file call is made under a lock that two claims share. It must not import the device plugin's front end.
 //
 // It prepares whole GPUs and MIG devices, and gives devices for admin access without holding them. A MIG device of a dynamic GPU is held
 // by its placement before it exists, so that it is created for no other claim. The opaque configuration under the driver's name is decoded

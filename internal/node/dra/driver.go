@@ -2,6 +2,7 @@ package dra
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,6 +20,7 @@ import (
 type Driver struct {
 	deps  Deps
 	locks claimLocks
+	hung  hungCalls
 	// adopted is true when the ledger has the claims that the kubelet lists as prepared.
 	adopted *signal.Ready
 	// calls are the calls of the kubelet that are under way.
@@ -35,7 +37,8 @@ func New(deps Deps) *Driver {
 
 // Adopt gives the ledger the claims that the kubelet lists as prepared. It has to be called before the first comparison of the ledger
 // with the node, and before the Server runs: then no container of a claim counts as an orphan, and none of its devices is allocated
-// to a pod, also when the ledger was lost. Devices that are not known are skipped, since no GPU can be held for them.
+// to a pod, also when the ledger was lost. Devices that are not known are skipped, since no GPU can be held for them; after a reboot these
+// are the MIG devices, which no container has then.
 func (d *Driver) Adopt() error {
 	listed, err := d.deps.Prepared()
 	if err != nil {
@@ -54,7 +57,7 @@ func (d *Driver) Adopt() error {
 			}
 			is, known := names[device.Name]
 			if !known || device.Pool != d.deps.Pool {
-				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node",
+				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node now; it is held from the next prepare on",
 					"claim", one.Namespace+"/"+one.Name, "pool", device.Pool, "device", device.Name)
 				continue
 			}
@@ -130,6 +133,15 @@ func (d *Driver) observe(operation Operation, of kubeletplugin.NamespacedObject)
 	}
 }
 
+// LateError is a prepare that has ended because it took too long, while the kubelet still waits for it.
+type LateError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *LateError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err, the error of the step that took too long.
+func (e *LateError) Unwrap() error { return e.Err }
+
 // prepareWithin is how long a prepare takes at most: the kubelet ends it after 45 s, and then shows no reason.
 const prepareWithin = 40 * time.Second
 
@@ -137,14 +149,20 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	done := d.observe(Prepare, kubeletplugin.NamespacedObject{
 		NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, UID: claim.UID,
 	})
-	defer func() { done(err) }()
+	called := ctx
+	defer func() {
+		if errors.Is(err, context.DeadlineExceeded) && called.Err() == nil {
+			err = &LateError{err}
+		}
+		done(err)
+	}()
 	who := nameOf(claim.Namespace, claim.Name)
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
 
-	unlock, err := d.locks.lock(ctx, string(claim.UID))
+	unlock, err := d.lock(ctx, who, string(claim.UID))
 	if err != nil {
-		return nil, fmt.Errorf("%s: wait for another call for the same claim: %w", who, err)
+		return nil, err
 	}
 	defer unlock()
 	if err := d.deps.Fault(StepLocked); err != nil {
@@ -263,9 +281,9 @@ func (d *Driver) unprepare(ctx context.Context, claim kubeletplugin.NamespacedOb
 	defer func() { done(err) }()
 	who := nameOf(claim.Namespace, claim.Name)
 
-	unlock, err := d.locks.lock(ctx, string(claim.UID))
+	unlock, err := d.lock(ctx, who, string(claim.UID))
 	if err != nil {
-		return fmt.Errorf("%s: wait for another call for the same claim: %w", who, err)
+		return err
 	}
 	defer unlock()
 	if err := d.deps.Fault(StepLocked); err != nil {

@@ -20,6 +20,8 @@ type Stats struct {
 	Calls []Calls
 	// Slices is how many ResourceSlices the node publishes.
 	Slices int
+	// TwoAPIs is how many devices have a taint because a device plugin has them too.
+	TwoAPIs int
 	// Age is the time since the API server was last seen to have them; negative when it was not yet.
 	Age time.Duration
 }

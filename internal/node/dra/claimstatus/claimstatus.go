@@ -1,8 +1,9 @@
 // Package claimstatus writes what the devices of the node's claims are, and their health, into status.devices of the ResourceClaims.
 //
-// It guarantees that a claim's status follows the ledger and the health, that equal content is not written again by one agent, that the
-// claims are written one after the other and at most two in a second, so that they do not delay the calls of a prepare, and that the
-// failure of one claim does not delay the others. The API server removes the entries when a claim is deallocated.
+// It guarantees that a claim's status follows the ledger and the health, that a claim whose GPU is not on the node any more is reported,
+// that equal content is not written again by one agent, that the claims are written one after the other and at most two in a second, so
+// that they do not delay the calls of a prepare, and that the failure of one claim does not delay the others. The API server removes the
+// entries when a claim is deallocated.
 //
 // It writes by server-side apply with the UID of the claim, so that a new claim with the name of an older one never gets its devices. No
 // prepare waits for it. It must not import the ledger, the front end or another actor.
@@ -32,8 +33,9 @@ import (
 )
 
 const (
-	// Source is the source of the Writer's problem.
-	Source = "claim status"
+	// Source is the source of the Writer's problem, and SourceRemoved that of the claims whose GPU is not on the node any more.
+	Source        = "claim status"
+	SourceRemoved = "claims of removed GPUs"
 	// Condition is the type of the condition that says whether a device is healthy.
 	Condition = "Healthy"
 	// manager is the field manager, whose name does not change, since claims have it.
@@ -47,13 +49,14 @@ const (
 
 // Device is a device that a claim holds.
 type Device struct {
-	// Pool and Name are those of the published device.
+	// Pool and Name are those of the published device. The name is empty when it is not known; the status then leaves out the device.
 	Pool, Name string
 	// UUID is that of the GPU or MIG device. Parent and Profile are empty for a GPU.
 	UUID, Parent gpu.UUID
 	Profile      string
 	PCI          string
-	// Health is the class of its health, empty while it is not known, and Reason says why it is not Healthy.
+	// Health is the class of its health, empty while it is not known, and Gone when the GPU is not on the node any more. Reason says why it
+	// is not Healthy.
 	Health gpu.State
 	Reason string
 	// Since is when the claim got the device.
@@ -130,6 +133,7 @@ func (w *Writer) Run(ctx context.Context) error {
 // pass writes the claims whose content has changed.
 func (w *Writer) pass(ctx context.Context) error {
 	claims := w.deps.Claims()
+	w.deps.Report(SourceRemoved, removed(claims)...)
 	w.forget(claims)
 	var failures []error
 	for i := range claims {
@@ -213,7 +217,7 @@ func invalid(err error, such func(metav1.StatusCause) bool) bool {
 
 // devices returns the entries of a claim, in the order of their names.
 func (w *Writer) devices(claim *Claim) []*resourceac.AllocatedDeviceStatusApplyConfiguration {
-	sorted := slices.Clone(claim.Devices)
+	sorted := slices.DeleteFunc(slices.Clone(claim.Devices), func(device Device) bool { return device.Name == "" })
 	slices.SortFunc(sorted, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	var entries []*resourceac.AllocatedDeviceStatusApplyConfiguration
 	for i := range sorted {

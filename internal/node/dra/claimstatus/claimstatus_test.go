@@ -32,7 +32,8 @@ type node struct {
 	// applied are the statuses that were written, and answer is the API server's answer.
 	applied []string
 	answer  func(name string) error
-	problem string
+	// problems are the texts of the problems, by source.
+	problems map[string]string
 }
 
 // summary shows a status: claim (UID): device UUID status reason.
@@ -50,6 +51,7 @@ func summary(claim *resourceapi.ResourceClaim) string {
 }
 
 func (n *node) run(t *testing.T) {
+	n.problems = map[string]string{}
 	client := fake.NewClientset()
 	client.PrependReactor("patch", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		patch := action.(clienttesting.PatchActionImpl)
@@ -74,12 +76,12 @@ func (n *node) run(t *testing.T) {
 			defer n.mu.Unlock()
 			return n.claims
 		},
-		Report: func(_ string, problems ...gpu.Cause) {
+		Report: func(source string, problems ...gpu.Cause) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.problem = ""
+			delete(n.problems, source)
 			for _, problem := range problems {
-				n.problem += problem.Code + ": " + problem.Message
+				n.problems[source] += problem.Code + ": " + problem.Message + "."
 			}
 		},
 	})
@@ -134,6 +136,36 @@ func TestWrites(t *testing.T) {
 	})
 }
 
+// TestRemoved: the status says that a device's GPU is not on the node any more, and so does a problem, also of a device without a name,
+// until the GPU is back or the claim has ended.
+func TestRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{}
+		n.run(t)
+		const healthy, gone = "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy ", "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=False Gone "
+		lost := device("GPU-a", gpu.Gone)
+		lost.Reason = "GPU GPU-a is not on this node any more"
+		unnamed := lost
+		unnamed.Name = ""
+		problem := func(want string) {
+			t.Helper()
+			if got := n.problems[SourceRemoved]; got != want {
+				t.Errorf("the problem is %q, want %q", got, want)
+			}
+		}
+		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy+"12:00:00")
+		problem("")
+		n.set(t, &n.settled, []Claim{claimWith("1", lost)}, gone+"00:00:05")
+		problem("DRA_GPU_REMOVED: claim ml/train-1: " + lost.Reason + ".")
+		n.set(t, &n.settled, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy+"00:00:10")
+		problem("")
+		n.set(t, &n.settled, []Claim{claimWith("1", unnamed)}, "train-1 (1)")
+		problem("DRA_GPU_REMOVED: claim ml/train-1: " + lost.Reason + ".")
+		n.set(t, &n.held, nil)
+		problem("")
+	})
+}
+
 // TestNextAgentWritesTheSame: an agent that starts again applies the same content.
 func TestNextAgentWritesTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,16 +203,16 @@ func TestFailure(t *testing.T) {
 			claims = append(claims, claimWith(fmt.Sprint(i+1)))
 		}
 		n.set(t, &n.held, claims, "train-5 (5)")
-		if n.problem != "DRA_STATUS_FAILED: write status.devices of claim ml/train-1: no route (and 1 more)" {
-			t.Errorf("the problem is %q", n.problem)
+		if got := n.problems[Source]; got != "DRA_STATUS_FAILED: write status.devices of claim ml/train-1: no route (and 1 more)." {
+			t.Errorf("the problem is %q", got)
 		}
 		n.mu.Lock()
 		n.answer = nil
 		n.mu.Unlock()
 		time.Sleep(retry)
 		n.set(t, &n.held, claims, "train-1 (1)", "train-2 (2)")
-		if n.problem != "" {
-			t.Errorf("after the repair: %q", n.problem)
+		if len(n.problems) > 0 {
+			t.Errorf("after the repair: %q", n.problems)
 		}
 	})
 }
@@ -197,8 +229,8 @@ func TestForbidden(t *testing.T) {
 				n := &node{answer: func(string) error { return answer }}
 				n.run(t)
 				n.set(t, &n.held, []Claim{claimWith("1")})
-				if !strings.Contains(n.problem, "apply deploy/options/dra.yaml") || strings.Contains(n.problem, "\n") {
-					t.Errorf("the problem is %q", n.problem)
+				if got := n.problems[Source]; !strings.Contains(got, "apply deploy/options/dra.yaml") || strings.Contains(got, "\n") {
+					t.Errorf("the problem is %q", got)
 				}
 			})
 		})

@@ -59,9 +59,26 @@ func formerOf(list []resourceapi.ResourceSlice) *former {
 	return f
 }
 
+// GPUs returns the GPUs of all devices in slices, sorted.
+func GPUs(list ...resourceapi.ResourceSlice) []gpu.UUID {
+	var all []gpu.UUID
+	for i := range list {
+		for k := range list[i].Spec.Devices {
+			all = append(all, gpuOf(&list[i].Spec.Devices[k]))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// gpuOf returns the GPU that a device is, or is a part of.
+func gpuOf(device *resourceapi.Device) gpu.UUID {
+	return gpu.UUID(cmp.Or(text(device, AttributeParentUUID), text(device, AttributeUUID)))
+}
+
 // add records the GPU of a device.
 func (f *former) add(device *resourceapi.Device, slice int) {
-	id := gpu.UUID(cmp.Or(text(device, AttributeParentUUID), text(device, AttributeUUID)))
+	id := gpuOf(device)
 	if at := f.at[id]; len(at) == 0 || at[len(at)-1] != slice {
 		f.at[id] = append(at, slice)
 	}

@@ -10,14 +10,17 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
-// gpuPrefix is how the names of devices and counter sets begin.
-const gpuPrefix = "gpu-"
+// DevicePrefix is how the names of devices and counter sets begin.
+const DevicePrefix = "gpu-"
+
+// uuidLength is the length of a UUID.
+const uuidLength = 36
 
 // gpuName returns the name of a whole GPU and of its counter set: the UUID in lower case, with "gpu-" before it where it is missing.
 func gpuName(id gpu.UUID) string {
 	name := strings.ToLower(string(id))
-	if !strings.HasPrefix(name, gpuPrefix) {
-		name = gpuPrefix + name
+	if !strings.HasPrefix(name, DevicePrefix) {
+		name = DevicePrefix + name
 	}
 	return name
 }
@@ -33,6 +36,17 @@ func DeviceName(id gpu.UUID, placed mig.Placed) string {
 		return gpuName(id)
 	}
 	return migName(id, placed)
+}
+
+// IsDeviceName reports whether a name is in the form of DeviceName, for a GPU with a UUID as NVIDIA's driver writes it. Names of other
+// drivers, such as gpu-0, are not.
+func IsDeviceName(name string) bool {
+	rest, ok := strings.CutPrefix(name, DevicePrefix)
+	if !ok || len(rest) < uuidLength || len(rest) > uuidLength && rest[uuidLength] != '-' {
+		return false
+	}
+	id := rest[:uuidLength]
+	return strings.Trim(id, "-0123456789abcdef") == "" && strings.Count(id, "-") == 4 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-'
 }
 
 // label writes a profile as a DNS label: 1g.24gb+me.all is 1g24gb-meall, and 1g.24gb-me is 1g24gb-no-me, since a plus adds an

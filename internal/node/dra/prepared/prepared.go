@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,14 +109,20 @@ func visible(hostRoot, kubeletDir string) error {
 // no claim in it has a device of the driver. A kubelet of another version, or for other drivers, may have written it. One that is cut
 // off may have lost the driver's name.
 func Parse(data []byte, driver string) ([]dra.Listed, error) {
-	claims, err := parse(data, driver)
-	if err != nil && json.Valid(data) && !bytes.Contains(data, []byte(driver)) {
+	return ParseDevices(data, driver, func(name, _ string) bool { return name == driver })
+}
+
+// ParseDevices is Parse for the devices that of returns true for, by their driver and their name; mark takes the place of the driver's
+// name: a file with such a device has it.
+func ParseDevices(data []byte, mark string, of func(driver, device string) bool) ([]dra.Listed, error) {
+	claims, err := parse(data, of)
+	if err != nil && json.Valid(data) && !bytes.Contains(data, []byte(mark)) {
 		return nil, nil
 	}
 	return claims, err
 }
 
-func parse(data []byte, driver string) ([]dra.Listed, error) {
+func parse(data []byte, of func(driver, device string) bool) ([]dra.Listed, error) {
 	var outer envelope
 	if err := json.Unmarshal(data, &outer); err != nil {
 		return nil, fmt.Errorf("decode the envelope: %w", err)
@@ -141,7 +148,7 @@ func parse(data []byte, driver string) ([]dra.Listed, error) {
 		if one.ClaimUID == "" {
 			return nil, fmt.Errorf("claim %s/%s has no UID", one.Namespace, one.ClaimName)
 		}
-		claims = append(claims, one.of(driver))
+		claims = append(claims, one.listed(of))
 	}
 	slices.SortFunc(claims, func(a, b dra.Listed) int { return cmp.Compare(a.UID, b.UID) })
 	for i := 1; i < len(claims); i++ {
@@ -152,14 +159,18 @@ func parse(data []byte, driver string) ([]dra.Listed, error) {
 	return claims, nil
 }
 
-func (c *claimInfo) of(driver string) dra.Listed {
+func (c *claimInfo) listed(of func(driver, device string) bool) dra.Listed {
 	claim := dra.Listed{UID: c.ClaimUID, Namespace: c.Namespace, Name: c.ClaimName}
 	for uid := range c.PodUIDs {
 		claim.PodUIDs = append(claim.PodUIDs, uid)
 	}
 	slices.Sort(claim.PodUIDs)
-	for _, device := range c.DriverState[driver].Devices {
-		claim.Devices = append(claim.Devices, dra.ListedDevice{Pool: device.PoolName, Name: device.DeviceName, Requests: device.RequestNames, CDINames: device.CDIDeviceIDs})
+	for _, name := range slices.Sorted(maps.Keys(c.DriverState)) {
+		for _, device := range c.DriverState[name].Devices {
+			if of(name, device.DeviceName) {
+				claim.Devices = append(claim.Devices, dra.ListedDevice{Pool: device.PoolName, Name: device.DeviceName, Requests: device.RequestNames, CDINames: device.CDIDeviceIDs})
+			}
+		}
 	}
 	return claim
 }

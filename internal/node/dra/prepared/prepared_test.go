@@ -76,6 +76,22 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestParseDevices returns the devices by their names; a file that cannot be read and does not have the mark has none.
+func TestParseDevices(t *testing.T) {
+	second := func(_, device string) bool { return device == "dev-2" }
+	claims, err := ParseDevices([]byte(written), "dev-", second)
+	if err != nil || len(claims) != 2 || len(claims[0].Devices) != 0 || len(claims[1].Devices) != 1 {
+		t.Errorf("got %+v, %v", claims, err)
+	}
+	older := []byte(`{"version":"v1","entries":[{"ClaimUID":"u","DriverState":{"any.example.com":{}}}],"checksum":1925941526}`)
+	if claims, err := ParseDevices(older, "gpu-", second); err != nil || claims != nil {
+		t.Errorf("an older file without the mark: %+v, %v", claims, err)
+	}
+	if _, err := ParseDevices(older, "example", second); err == nil {
+		t.Error("an older file with the mark is no error")
+	}
+}
+
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	if got, err := Read("/", dir, "d"); got != nil || err != nil {

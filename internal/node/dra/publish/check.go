@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
@@ -17,24 +18,44 @@ import (
 type Checker struct {
 	Client             kubernetes.Interface
 	Driver, Node, Pool string
+	// Read is called before each reading of the slices, and seen with what was read.
+	Read func() (seen func([]resourceapi.ResourceSlice))
+}
+
+// List returns the slices of the driver on the node, of all pools and generations.
+func (c Checker) List(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	seen := c.Read()
+	list, err := c.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+		resourceapi.ResourceSliceSelectorDriver: c.Driver, resourceapi.ResourceSliceSelectorNodeName: c.Node,
+	}.String()})
+	if apierrors.IsNotFound(err) { // The API server does not have the API, so there are none.
+		seen(nil)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	own := slices.DeleteFunc(list.Items, func(s resourceapi.ResourceSlice) bool {
+		return s.Spec.Driver != c.Driver || s.Spec.NodeName != nil && *s.Spec.NodeName != c.Node
+	})
+	seen(own)
+	return own, nil
 }
 
 // Check returns an error that says how the slices in the API server differ from those of the pool.
 func (c Checker) Check(ctx context.Context, pool resourceslice.Pool) error {
-	list, err := c.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
-		resourceapi.ResourceSliceSelectorDriver: c.Driver, resourceapi.ResourceSliceSelectorNodeName: c.Node,
-	}.String()})
+	list, err := c.List(ctx)
 	if err != nil {
-		return fmt.Errorf("list ResourceSlices: %w", err)
+		return err
 	}
 	var newest int64
-	for i := range list.Items {
-		newest = max(newest, list.Items[i].Spec.Pool.Generation)
+	for i := range list {
+		newest = max(newest, list[i].Spec.Pool.Generation)
 	}
 	var published []*resourceapi.ResourceSlice
-	for i := range list.Items {
-		if spec := &list.Items[i].Spec; spec.Driver == c.Driver && spec.Pool.Name == c.Pool && spec.Pool.Generation == newest {
-			published = append(published, &list.Items[i])
+	for i := range list {
+		if spec := &list[i].Spec; spec.Pool.Name == c.Pool && spec.Pool.Generation == newest {
+			published = append(published, &list[i])
 		}
 	}
 	if len(published) != len(pool.Slices) {

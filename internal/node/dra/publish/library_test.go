@@ -75,7 +75,7 @@ func TestSlicesAfterRegistration(t *testing.T) {
 	wanted := resourceslice.Pool{Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "gpu-0"}}}, {Devices: []resourceapi.Device{{Name: "gpu-1"}}}}}
 	p := New(Deps{
 		Pool: "node-a", Slices: func([]string) (resourceslice.Pool, error) { return wanted, nil }, Changed: changed.Subscribe, Target: target,
-		Waiting: func(error) bool { return false }, Check: Checker{Client: client, Driver: "gpu.berth.dev", Node: "node-a", Pool: "node-a"}.Check,
+		Waiting: func(error) bool { return false }, Check: Checker{Client: client, Driver: "gpu.berth.dev", Node: "node-a", Pool: "node-a", Read: unread}.Check,
 		Report: func(_ string, problems ...gpu.Cause) {
 			if len(problems) > 0 {
 				t.Errorf("%v", problems)

@@ -53,7 +53,7 @@ type Deps struct {
 	// Pool is the name of the node's pool.
 	Pool string
 	// Slices returns what to publish, valid by the limits of the API. disabled are the features (feature gates of Kubernetes) that the API
-	// server was seen not to have, sorted. It must answer from memory.
+	// server was seen not to have, sorted. It must not wait for the API server or the driver.
 	Slices func(disabled []string) (resourceslice.Pool, error)
 	// Changed subscribes to changes of what Slices follows from.
 	Changed func() *signal.Subscription
@@ -73,6 +73,8 @@ type Publisher struct {
 	deps       Deps
 	registered *signal.Signal
 	failed     *signal.Signal
+	wrote      *signal.Signal
+	permitted  *signal.Signal
 
 	mu sync.Mutex
 	// failure is the last error of the library.
@@ -85,11 +87,20 @@ type Publisher struct {
 
 // New returns a Publisher; it touches nothing.
 func New(deps Deps) *Publisher {
-	return &Publisher{deps: deps, registered: signal.New(), failed: signal.New()}
+	p := &Publisher{deps: deps, registered: signal.New(), failed: signal.New(), wrote: signal.New(), permitted: signal.New()}
+	<-p.permitted.C() // The first publish needs no signal.
+	<-p.wrote.C()
+	return p
 }
 
 // Registered signals that a kubelet has registered the driver, and so may have deleted the slices. It never waits.
 func (p *Publisher) Registered() { p.registered.Set() }
+
+// Permitted signals that Slices may have another result, besides the changes that Changed signals. It never waits.
+func (p *Publisher) Permitted() { p.permitted.Set() }
+
+// Wrote signals that the library has written or deleted a slice, so that the slices are read. It never waits.
+func (p *Publisher) Wrote() { p.wrote.Set() }
 
 // Failed takes an error of the library's background work. It never waits.
 func (p *Publisher) Failed(err error) {
@@ -133,11 +144,15 @@ func (p *Publisher) Run(ctx context.Context) error {
 			return nil
 		case <-changed.C():
 			r.publish(ctx)
+		case <-p.permitted.C():
+			r.publish(ctx)
 		case <-p.registered.C():
 			r.follow = firstFollow
 			r.publish(ctx)
 		case <-p.failed.C():
 			r.takeFailure(ctx)
+		case <-p.wrote.C():
+			r.takeWrite(ctx)
 		case <-r.followC():
 			r.follow *= 2
 			r.publish(ctx)

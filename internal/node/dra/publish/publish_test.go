@@ -299,10 +299,13 @@ func TestChecker(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			client := objects(pool(test.have), test.edit)
-			err := Checker{Client: client, Driver: "gpu.berth.dev", Node: "node-a", Pool: "node-a"}.Check(t.Context(), pool(test.want))
+			err := Checker{Client: client, Driver: "gpu.berth.dev", Node: "node-a", Pool: "node-a", Read: unread}.Check(t.Context(), pool(test.want))
 			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Errorf("got %v, want %q", err, test.err)
 			}
 		})
 	}
 }
+
+// unread is a Checker's Read without effect.
+func unread() func([]resourceapi.ResourceSlice) { return func([]resourceapi.ResourceSlice) {} }

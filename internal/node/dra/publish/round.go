@@ -23,8 +23,9 @@ type round struct {
 	// wait is the time until the next retry, and zero without a failure.
 	wait   time.Duration
 	retryC <-chan time.Time
-	// pool is what was published last.
-	pool resourceslice.Pool
+	// pool is what was published last, and published is false before that.
+	pool      resourceslice.Pool
+	published bool
 	// checking is true while a check is under way, and stale when its result says nothing about pool.
 	checking, stale bool
 	checked         chan error
@@ -65,8 +66,15 @@ func (r *round) publish(ctx context.Context) {
 		r.fail(err)
 		return
 	}
-	r.pool, r.handled = pool, disabled
+	r.pool, r.published, r.handled = pool, true, disabled
 	r.check(ctx)
+}
+
+// takeWrite reads the slices after a write.
+func (r *round) takeWrite(ctx context.Context) {
+	if r.published {
+		r.check(ctx)
+	}
 }
 
 // check reads the slices beside the loop, one check at a time.
@@ -114,7 +122,7 @@ func (r *round) takeFailure(ctx context.Context) {
 	if failure != nil {
 		r.fail(failure)
 	}
-	if disabled := r.Disabled(); !slices.Equal(disabled, r.handled) && r.pool.Slices != nil {
+	if disabled := r.Disabled(); !slices.Equal(disabled, r.handled) && r.published {
 		r.publish(ctx)
 		r.report(failure)
 	}
