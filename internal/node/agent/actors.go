@@ -2,58 +2,48 @@ package agent
 
 import (
 	"context"
-	"errors"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/berth-gpu/berth/internal/node/agent/actor"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
-	"github.com/berth-gpu/berth/internal/node/signal"
 )
-
-// actor is one row of the agent's table: a function to run, and the condition for its start.
-type actor struct {
-	name string
-	// after must be true before it runs; nil for no condition.
-	after *signal.Ready
-	run   func(context.Context) error
-}
 
 // actors returns everything that the agent runs. What advertises or changes devices, and what shows holders, runs after
 // the comparison of the ledger with the node; the CDI spec too, since it names MPS daemons, whose state is unknown
 // before.
-func (a *Agent) actors() []actor {
-	all := []actor{
-		{name: "inventory", run: a.node.inventory.Run},
-		{name: "configwatch", run: func(ctx context.Context) error {
-			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Repartitioned))
+func (a *Agent) actors() []actor.Actor {
+	all := []actor.Actor{
+		{Name: "inventory", Run: a.node.inventory.Run},
+		{Name: "configwatch", Run: func(ctx context.Context) error {
+			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Layouts))
 		}},
-		{name: "library", run: a.node.library.Run},
-		{name: "podwatch", run: a.node.pods.Run},
-		{name: "kubeletsync", run: a.follow},
-		{name: "grants", run: a.node.grants.Run},
-		{name: "allocatable", run: a.devices.allocatable.Run},
-		{name: "configsync", run: configsync.New(configsync.Deps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run},
-		{name: "cdisync", after: a.compared, run: a.devices.cdi.Run},
-		{name: "deviceplugin", after: a.compared, run: a.devices.plugin.Run},
-		{name: "migsync", after: a.compared, run: a.changes.mig.Run},
-		{name: "reset", after: a.compared, run: a.changes.resetter.Run},
-		{name: "timeslice", after: a.compared, run: a.changes.timeslices.Run},
-		{name: "mpssync", after: a.compared, run: a.changes.mps.Run},
-		{name: "healthsync", after: a.compared, run: a.reports.health.Run},
-		{name: "labelsync", run: a.reports.labels.Run},
-		{name: "metricsync", run: a.reports.metrics.Run},
-		{name: "events", run: a.reports.events.Run},
-		{name: "publishers", run: a.reports.publishers.Run},
-		{name: "serve", run: a.reports.server.Run},
+		{Name: "library", Run: a.node.library.Run},
+		{Name: "podwatch", Run: a.node.pods.Run},
+		{Name: "kubeletsync", Run: a.follow},
+		{Name: "grants", Run: a.node.grants.Run},
+		{Name: "allocatable", Run: a.devices.allocatable.Run},
+		{Name: "configsync", Run: configsync.New(configsync.Deps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run},
+		{Name: "cdisync", After: a.compared, Run: a.devices.cdi.Run},
+		{Name: "deviceplugin", After: a.compared, Run: a.devices.plugin.Run},
+		{Name: "migsync", After: a.compared, Run: a.changes.mig.Run},
+		{Name: "reset", After: a.compared, Run: a.changes.resetter.Run},
+		{Name: "timeslice", After: a.compared, Run: a.changes.timeslices.Run},
+		{Name: "mpssync", After: a.compared, Run: a.changes.mps.Run},
+		{Name: "healthsync", After: a.compared, Run: a.reports.health.Run},
+		{Name: "labelsync", Run: a.reports.labels.Run},
+		{Name: "metricsync", Run: a.reports.metrics.Run},
+		{Name: "events", Run: a.reports.events.Run},
+		{Name: "apichoice", After: a.compared, Run: a.devices.choice.Run},
+		{Name: "publishers", Run: a.reports.publishers.Run},
+		{Name: "serve", Run: a.reports.server.Run},
 		// Before the comparison the device plugin's loop does not run.
-		{name: "liveness", after: a.compared, run: func(ctx context.Context) error { return a.reports.liveness.Run(ctx, a.checks()) }},
+		{Name: "liveness", After: a.compared, Run: func(ctx context.Context) error { return a.reports.liveness.Run(ctx, a.checks()) }},
 	}
 	if a.deps.API == nil {
 		return all // Nothing is published, so nothing is computed for it.
 	}
-	all = append(all, actor{name: "gpunodesync", run: a.reports.gpuNode.Run})
+	all = append(all, actor.Actor{Name: "gpunodesync", Run: a.reports.gpuNode.Run})
 	if a.devices.dra != nil {
-		all = append(all, actor{name: "dra", after: a.compared, run: a.devices.dra.Run})
+		all = append(all, actor.Actor{Name: "dra", After: a.compared, Run: a.devices.dra.Run}, actor.Actor{Name: "handover", After: a.compared, Run: a.devices.handover.Run})
 	}
 	return all
 }
@@ -62,16 +52,7 @@ func (a *Agent) actors() []actor {
 // missing driver, kubelet or API server.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.node.ledger.Close()
-	group, ctx := errgroup.WithContext(ctx)
-	for _, actor := range a.actors() {
-		group.Go(func() error {
-			if actor.after != nil && actor.after.Wait(ctx) != nil {
-				return nil
-			}
-			return actor.run(ctx)
-		})
-	}
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+	if err := actor.Run(ctx, a.actors()); err != nil {
 		return err
 	}
 	a.deps.Log.Info("Stopped the agent; nothing was removed, and containers keep their devices", "component", "agent")
@@ -106,7 +87,7 @@ func (a *Agent) follow(ctx context.Context) error {
 func (a *Agent) checks() map[string]func(context.Context) {
 	return map[string]func(context.Context){
 		"the ledger":                 func(context.Context) { a.node.ledger.Holdings() },
-		"the list of devices":        func(context.Context) { a.advertised() },
+		"the list of devices":        func(context.Context) { a.offers() },
 		"the list of problems":       func(context.Context) { a.reports.problems.All() },
 		"the device plugin's loop":   func(ctx context.Context) { a.devices.plugin.Ping(ctx) },
 		"the conditions of the node": func(context.Context) { a.reports.conditions.All() },

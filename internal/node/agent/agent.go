@@ -20,11 +20,13 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
+	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
+	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
@@ -44,6 +46,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/dra/claims"
+	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/labels"
@@ -113,7 +117,9 @@ type devices struct {
 	injection   *injection.Source
 	cdi         *cdisync.Syncer
 	plugin      *deviceplugin.Manager
-	dra         *drasync.Syncer // nil without an API server
+	dra         *drasync.Syncer // nil without an API server, as handover is
+	handover    *handover.Gate
+	choice      *apichoice.Chooser
 }
 
 // changes has the actors that change the hardware.
@@ -249,18 +255,16 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 
 // wireLedger creates the ledger, its comparison with the kubelet, and the folders of grants.
 func (a *Agent) wireLedger() error {
-	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Log: a.log("podwatch")})
+	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Start: a.deps.Clock.Now(), Log: a.log("podwatch")})
 	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
 	names := func() []string { return a.devices.allocatable.ResourceNames() }
 	view := nodeview.New(nodeview.Deps{
 		KubeletDir: a.config.KubeletDir, Pods: a.node.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
-			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot,
-			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: a.node.grants.Dir(), Vendors: a.deps.Hardware.Traits(),
+			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot, Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: a.node.grants.Dir(), Vendors: a.deps.Hardware.Traits(),
 		}),
 		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
-		Granted:   func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) },
-		GrantsDir: a.node.grants.Dir(), Clock: a.deps.Clock, Log: a.log("nodeview"),
+		Granted: func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) }, GrantsDir: a.node.grants.Dir(), Clock: a.deps.Clock, Log: a.log("nodeview"),
 	})
 	var err error
 	a.node.ledger, err = ledger.Open(ledger.Deps{
@@ -271,7 +275,7 @@ func (a *Agent) wireLedger() error {
 		return err
 	}
 	a.node.sync = kubeletsync.New(kubeletsync.Deps{
-		KubeletDir: a.config.KubeletDir, Node: view, Claims: drasync.Recorded(a.config.HostRoot, a.config.KubeletDir), Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
+		KubeletDir: a.config.KubeletDir, Node: view, Claims: claims.Recorded(a.config.HostRoot, a.config.KubeletDir, a.config.DRADriverName), Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
 		Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("kubeletsync"),
 	})
 	return nil
@@ -285,9 +289,14 @@ func (a *Agent) wireDevices() error {
 		Names:    func() (map[string]bool, bool) { return a.devices.cdi.Names() },
 		MPSUnits: func() []offer.Unit { return a.changes.mps.Units() }, WithoutDaemon: func(id gpu.UUID) string { return a.changes.mps.Unready(id) },
 	})
+	a.devices.choice = apichoice.New(apichoice.Deps{
+		Dir: a.config.PersistentDir, Config: a.deps.Config, Ledger: a.node.ledger, Hardware: a.node.inventory.Of(a.deps.Hardware.Configured()), Published: func() []gpu.UUID { return a.devices.handover.Published() },
+		HasClass: classcheck.Exists(a.deps.Kube, a.config.DRADriverName), ClassName: a.config.DRADriverName, Chosen: func() { a.devices.allocatable.Settle() },
+		Event: a.reports.events.Publish, FileLost: a.stateLost, Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("apichoice"),
+	})
 	var read statefile.Result
 	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
-		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Auto: a.devices.choice.API, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
 		Ledger: a.node.ledger, Injector: a.devices.injection,
 		Changing: func(s *gpu.Snapshot) (map[gpu.UUID]string, map[gpu.UUID]bool) { return a.changes.mig.Changing(s) },
 		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
@@ -303,10 +312,8 @@ func (a *Agent) wireDevices() error {
 		}
 	}
 	a.devices.cdi = cdisync.New(cdisync.Deps{
-		Writer: cdi.New(cdi.Deps{
-			Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi"),
-		}),
-		Dir: a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
+		Writer: cdi.New(cdi.Deps{Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi")}),
+		Dir:    a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
 		Extras: noted(a, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
@@ -315,11 +322,8 @@ func (a *Agent) wireDevices() error {
 		KubeletDir: a.config.KubeletDir, State: noted(a, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: a.node.grants},
 		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
-		Strategy: deviceplugin.Strategy{
-			ID: a.config.DeviceIDStrategy, PassDeviceSpecs: a.config.PassDeviceSpecs,
-			AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy,
-		},
-		CDIName: cdi.QualifiedName, Plain: a.deps.Hardware.Plain(), Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,
+		Strategy: deviceplugin.Strategy{ID: a.config.DeviceIDStrategy, PassDeviceSpecs: a.config.PassDeviceSpecs, AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy},
+		CDIName:  cdi.QualifiedName, Plain: a.deps.Hardware.Plain(), Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,
 		Warn:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.deps.Clock, Log: a.log("deviceplugin"),
 	})
@@ -331,9 +335,8 @@ func (a *Agent) wireDevices() error {
 func (a *Agent) advertised() deviceplugin.State {
 	config := a.deps.Config.Current().Config
 	state := deviceplugin.State{
-		Snapshot: a.node.inventory.Current(), Offers: a.offers(),
-		Policy:   placement.Policy(config.SharedDevicesAllocationPolicy),
-		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED},
+		Snapshot: a.node.inventory.Current(), Offers: a.devices.handover.Advertise(a.devices.allocatable.Current()),
+		Policy: placement.Policy(config.SharedDevicesAllocationPolicy), Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED},
 	}
 	if injection := a.devices.cdi.Current(); injection != nil {
 		state.Features.IMEXChannels = injection.IMEXChannels
@@ -342,7 +345,9 @@ func (a *Agent) advertised() deviceplugin.State {
 }
 
 // offers returns the devices for the kubelet.
-func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.devices.allocatable.Current()) }
+func (a *Agent) offers() []offer.Offer {
+	return a.devices.handover.Offers(a.devices.allocatable.Current())
+}
 
 // wireChanges creates the parts that change the hardware: MIG, resets, time slices, MPS daemons.
 func (a *Agent) wireChanges(vendors []vendor.Vendor) {
@@ -352,27 +357,18 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		Units: a.devices.allocatable.Units, Settled: a.devices.allocatable.SubscribeSettled, Hardware: shared,
 		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe,
 		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
-		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) },
-		Clock: a.deps.Clock, Log: a.log("timeslice"),
+		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) }, Clock: a.deps.Clock, Log: a.log("timeslice"),
 	})
 	a.changes.mps = mpssync.New(mpssync.Deps{
 		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: shared,
 		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.deps.Clock}, Report: a.reports.list.Set,
-		Changed: func() {
-			// The CDI spec has the directories of a daemon only while its replicas can be allocated.
-			a.devices.cdi.Recheck()
-			a.devices.allocatable.InjectionChanged()
-		},
-		Clock: a.deps.Clock,
+		// The CDI spec has the directories of a daemon only while its replicas can be allocated.
+		Changed: func() { a.devices.cdi.Recheck(); a.devices.allocatable.InjectionChanged() }, Clock: a.deps.Clock,
 	})
 	driver, _ := vendor.Find[hardware.MIGDriver](vendors)
 	changed := a.node.inventory.Of(vendor.NameOf[hardware.MIGDriver](vendors))
-	gpus := hardware.NewMIG(hardware.MIGDeps{
-		Driver: driver, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now,
-	})
-	finder := openers.New(openers.Deps{
-		Current: a.node.inventory.Current, Processes: hardware.Processes(vendors), Daemon: a.changes.mps.PID, PodName: a.node.sync.PodName, ProcRoot: "/proc",
-	})
+	gpus := hardware.NewMIG(hardware.MIGDeps{Driver: driver, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now})
+	finder := openers.New(openers.Deps{Current: a.node.inventory.Current, Processes: hardware.Processes(vendors), Daemon: a.changes.mps.PID, PodName: a.node.sync.PodName, ProcRoot: "/proc"})
 	quiesce := func(by mpssync.Quiescer) func(context.Context, gpu.UUID) error {
 		return func(ctx context.Context, id gpu.UUID) error { return a.changes.mps.Quiesce(ctx, by, id) }
 	}
@@ -390,12 +386,20 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	})
 	a.changes.mig = migsync.New(migsync.Deps{
 		Config: a.deps.Config, Hardware: changed, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
+		Modes:  migsync.OpenModes(migsync.ModesDeps{StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set}),
 		Settle: a.devices.allocatable.Settle, Resume: func(changing []gpu.UUID) { a.changes.mps.Unquiesce(mpssync.ForMIG, changing...) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
 	})
 	if a.deps.Kube != nil {
+		a.devices.handover = handover.Open(handover.Deps{
+			Dir: a.config.PersistentDir, NodeUID: a.deps.Config.NodeUID, Before: a.devices.allocatable.Units(),
+			Kubelet: kubelet.NewPodResources(a.config.KubeletDir), Hardware: a.node.inventory,
+			Opened: a.devices.allocatable.InjectionChanged, Changed: func() { a.devices.dra.HandoverChanged() },
+			FileLost: a.stateLost, Report: a.reports.list.Set, Clock: a.deps.Clock,
+		})
 		a.devices.dra = drasync.New(drasync.Deps{
-			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
-			Devices: a.devices.allocatable, Ledger: a.node.ledger, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable},
+			DriverName: a.config.DRADriverName, NodeName: a.config.NodeName, PodUID: a.deps.PodUID,
+			KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
+			Devices: a.devices.allocatable, Ledger: a.node.ledger, Handover: a.devices.handover, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable},
 			Changes:     drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await},
 			NotPrepared: a.reports.events.ClaimNotPrepared, Report: a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
 		})
@@ -444,7 +448,7 @@ func (a *Agent) labelFacts() labelsync.Facts {
 func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	page := metrics.NewPage(metrics.PageDeps{
 		Own: metricsync.NewRegistry(metricsync.OwnDeps{
-			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All, DRA: a.devices.dra.Stats,
+			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All, DRA: a.devices.dra.Stats, Refused: a.node.pods.Refused,
 		}),
 		DCGMNames: a.config.DCGMNames,
 	})

@@ -78,9 +78,7 @@ func TestClaimBesideAHungChange(t *testing.T) {
 			if _, err := b.prepare(short, hung); err == nil {
 				t.Error("the retry succeeded")
 			}
-			if text := b.picture(); !strings.Contains(text, "the driver has not answered since") {
-				t.Errorf("the state does not name the call:\n%s", text)
-			}
+			b.until("the state names the call", func() bool { return strings.Contains(b.picture(), "the driver has not answered since") })
 			if err := b.machine.Clear(string(b.uuid(0))); err != nil {
 				t.Fatal(err)
 			}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -36,7 +37,9 @@ type claimBench struct {
 	*bench
 	clients *fake.Clientset
 	plugin  drapb.DRAPluginClient
-	end     func()
+	// driver is the name of the DRA driver.
+	driver string
+	end    func()
 
 	mu    sync.Mutex
 	dieAt string
@@ -47,7 +50,22 @@ var errDied = errors.New("died")
 // newClaimBench starts an agent whose GPUs are dynamic, besides those that rules select first.
 func newClaimBench(t testing.TB, profile, rules string) *claimBench {
 	t.Helper()
-	b := &claimBench{bench: newIdleBench(t, profile), clients: fake.NewClientset()}
+	return newClaimBenchOf(t, profile, rules, pool.DefaultDriver)
+}
+
+// newClaimBenchOf is newClaimBench for a driver with another name.
+func newClaimBenchOf(t testing.TB, profile, rules, driver string) *claimBench {
+	t.Helper()
+	b := newIdleClaimBench(t, profile, driver)
+	b.configure("gpus: [" + rules + "{allocation: {api: dra}, dynamicMIG: true}]\n")
+	b.begin()
+	return b
+}
+
+// newIdleClaimBench returns an agent that is not started, with objects in its API server.
+func newIdleClaimBench(t testing.TB, profile, driver string, objects ...runtime.Object) *claimBench {
+	t.Helper()
+	b := &claimBench{bench: newIdleBench(t, profile), clients: fake.NewClientset(objects...), driver: driver}
 	b.client, b.kube, b.boot = fakeapi.New(t), b.clients, "boot"
 	b.fault = func(step string) error {
 		b.mu.Lock()
@@ -60,7 +78,7 @@ func newClaimBench(t testing.TB, profile, rules string) *claimBench {
 	b.override = func(c *v1alpha1.AgentConfig) {
 		c.Standalone, c.NodeName, c.Labels.Output = false, fakeapi.NodeName, v1alpha1.LabelsNone
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}
-		c.PollInterval = &metav1.Duration{Duration: time.Minute}
+		c.PollInterval, c.DRADriverName = &metav1.Duration{Duration: time.Minute}, driver
 	}
 	b.hook = filepath.Join(b.dir, "hook")
 	if err := os.WriteFile(b.hook, []byte("a hook"), 0o600); err != nil {
@@ -69,8 +87,6 @@ func newClaimBench(t testing.TB, profile, rules string) *claimBench {
 	if err := os.MkdirAll(filepath.Join(b.kubeletDir(), "plugins_registry"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	b.configure("gpus: [" + rules + "{allocation: {api: dra}, dynamicMIG: true}]\n")
-	b.begin()
 	return b
 }
 
@@ -78,7 +94,7 @@ func newClaimBench(t testing.TB, profile, rules string) *claimBench {
 func (b *claimBench) begin() {
 	b.t.Helper()
 	b.agent, b.end = b.startUntil()
-	socket := filepath.Join(b.kubeletDir(), "plugins", pool.DefaultDriver, "dra.sock")
+	socket := filepath.Join(b.kubeletDir(), "plugins", b.driver, "dra.sock")
 	b.until("the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
 	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -132,7 +148,7 @@ func (b *claimBench) claim(name string, devices ...string) *resourceapi.Resource
 	claim.Status.Allocation = &resourceapi.AllocationResult{}
 	for i, device := range devices {
 		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-			Request: fmt.Sprintf("request-%d", i), Driver: pool.DefaultDriver, Pool: fakeapi.NodeName, Device: device,
+			Request: fmt.Sprintf("request-%d", i), Driver: b.driver, Pool: fakeapi.NodeName, Device: device,
 		})
 	}
 	claims := b.clients.ResourceV1().ResourceClaims("ns")

@@ -24,9 +24,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
-// TestMain lets the test binary replace the driver's programs.
+// TestMain lets the test binary replace the driver's programs, and clients list before they watch: client-go's fake clientset sends no
+// bookmarks.
 func TestMain(m *testing.M) {
 	simtest.Main()
+	if err := os.Setenv("KUBE_FEATURE_WatchListClient", "false"); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 

@@ -107,8 +107,25 @@ func (w *work) of(do func()) map[string]int {
 	return did
 }
 
+// attempts is how often TestWorkPerEvent counts at most. On a loaded machine the causes of one event are more than the 50 ms apart within
+// which an actor works once; work that is done too often is so in each attempt.
+const attempts = 3
+
 // TestWorkPerEvent checks that an event makes each actor that it concerns work once, and the others not at all.
 func TestWorkPerEvent(t *testing.T) {
+	var wrong []string
+	for i := range attempts {
+		t.Run(fmt.Sprint("attempt ", i+1), func(t *testing.T) { wrong = workPerEvent(t) })
+		if len(wrong) == 0 {
+			return
+		}
+		t.Logf("attempt %d:\n%s", i+1, strings.Join(wrong, "\n"))
+	}
+	t.Errorf("the work is wrong in each of %d attempts, in the last one:\n%s", attempts, strings.Join(wrong, "\n"))
+}
+
+// workPerEvent returns for each event what is wrong.
+func workPerEvent(t *testing.T) (wrong []string) {
 	b := newIdleBench(t, "a100x8-40g")
 	w := countWork(b)
 	shared := func(replicas int) string {
@@ -141,7 +158,7 @@ func TestWorkPerEvent(t *testing.T) {
 			"gpunodesync": 1, "labelsync": 1, "write of gpunodes": 1,
 		}},
 		// The GPU stops before its mode changes, so that the work for the edit does not coincide with that for the new
-		// MIG devices. That the driver does not answer is shown too, 250 ms later.
+		// MIG devices. That the driver does not answer is shown after 2 s, which is after the end of this count.
 		{"a MIG layout, by which its GPU is withheld", func() {
 			if err := b.machine.Inject(sim.Fault{GPU: "3", Hang: "SetMigMode"}); err != nil {
 				t.Fatal(err)
@@ -150,7 +167,7 @@ func TestWorkPerEvent(t *testing.T) {
 			b.await(healthy(6))
 		}, map[string]int{
 			"allocatable": 1, "units kept": 1, "deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1,
-			"gpunodesync": 2, "labelsync": 2, "write of gpunodes": 2, "write of events": 1,
+			"gpunodesync": 1, "labelsync": 1, "write of gpunodes": 1,
 		}},
 		{"a fault of one GPU", func() {
 			if err := b.machine.Inject(sim.Fault{GPU: "5", XID: 79}); err != nil {
@@ -164,20 +181,22 @@ func TestWorkPerEvent(t *testing.T) {
 	}
 	for _, tc := range tests {
 		if tc.event == "a fault of one GPU" {
-			countNewMIGDevices(b, w)
+			wrong = append(wrong, countNewMIGDevices(b, w)...)
 		}
 		if diff := cmp.Diff(tc.want, w.of(tc.do)); diff != "" {
-			t.Errorf("the work for %s (-want +got):\n%s", tc.event, diff)
+			wrong = append(wrong, fmt.Sprintf("the work for %s (-want +got):\n%s", tc.event, diff))
 		}
 	}
+	return wrong
 }
 
-// countNewMIGDevices lets the change of MIG go on, and counts the work for its result. The driver shows the new mode and the new devices at
-// once or one after the other, so there are one or two snapshots; healthsync works once for each, and so do all others that follow the
-// hardware. The use of the devices is settled for each snapshot, with the GPU still withheld, and once more when the change is
-// verified, by which the GPU is no longer withheld: that may coincide with the last snapshot. The device plugin follows the hardware
-// without waiting for the use, and both, and what can be injected, at their own times.
-func countNewMIGDevices(b *bench, w *work) {
+// countNewMIGDevices lets the change of MIG go on, counts the work for its result, and returns what is wrong. The driver shows the new
+// mode and the new devices at once or one after the other, so there are one or two snapshots; healthsync works once for each, and so do
+// all others that follow the hardware. The use of the devices is settled for each snapshot, with the GPU still withheld, and once more
+// when the change is verified, by which the GPU is no longer withheld: that may coincide with the last snapshot. The device plugin follows
+// the hardware without waiting for the use, and both, and what can be injected, at their own times; the GPUNode and the labels follow
+// both, once for those within 50 ms. With a third snapshot, the first MIG device is offered before the second one exists.
+func countNewMIGDevices(b *bench, w *work) (wrong []string) {
 	did := w.of(func() {
 		if err := b.machine.Clear("3"); err != nil {
 			b.t.Fatal(err)
@@ -187,22 +206,23 @@ func countNewMIGDevices(b *bench, w *work) {
 	snapshots := did["healthsync"]
 	// A call of the driver that takes more than 250 ms, as with the race detector, ends a round, and the next one begins with a snapshot.
 	if snapshots < 1 || snapshots > 4 {
-		b.t.Errorf("%d snapshots of the new MIG devices, want 1 to 4", snapshots)
+		wrong = append(wrong, fmt.Sprintf("%d snapshots of the new MIG devices, want 1 to 4", snapshots))
 	}
 	want := map[string][2]int{
-		"healthsync": {snapshots, snapshots}, "migsync": {snapshots, snapshots}, "units kept": {1, 1}, "CDI spec": {1, snapshots},
+		"healthsync": {snapshots, snapshots}, "migsync": {snapshots, snapshots}, "units kept": {1, max(1, snapshots-1)}, "CDI spec": {1, snapshots},
 		"allocatable": {snapshots, snapshots + 1}, "cdisync": {snapshots, snapshots + 1}, "timeslice": {snapshots, snapshots + 1},
-		"deviceplugin": {snapshots, 2*snapshots + 2}, "gpunodesync": {1, snapshots}, "labelsync": {1, snapshots},
-		"write of events": {1, snapshots}, "write of gpunodes": {1, snapshots}, "write of nodes": {1, 1},
+		"deviceplugin": {snapshots, 2*snapshots + 2}, "gpunodesync": {1, 2 * snapshots}, "labelsync": {1, 2 * snapshots},
+		"write of events": {1, 1}, "write of gpunodes": {1, snapshots}, "write of nodes": {1, 1},
 	}
 	for name, count := range did {
 		if bounds := want[name]; count < bounds[0] || count > bounds[1] {
-			b.t.Errorf("the work for the new MIG devices, with %d snapshots: %s %d times, want %d to %d", snapshots, name, count, bounds[0], bounds[1])
+			wrong = append(wrong, fmt.Sprintf("the work for the new MIG devices, with %d snapshots: %s %d times, want %d to %d", snapshots, name, count, bounds[0], bounds[1]))
 		}
 	}
 	for name, bounds := range want {
 		if did[name] == 0 {
-			b.t.Errorf("the work for the new MIG devices: %s did nothing, want %d to %d times", name, bounds[0], bounds[1])
+			wrong = append(wrong, fmt.Sprintf("the work for the new MIG devices: %s did nothing, want %d to %d times", name, bounds[0], bounds[1]))
 		}
 	}
+	return wrong
 }

@@ -53,6 +53,11 @@ func StateLost(message string) Event { return warning("StateLost", message) }
 // SharesOfOneGPU reports that a container was allocated several replicas of one GPU.
 func SharesOfOneGPU(message string) Event { return warning("SharesOfOneGPU", message) }
 
+// APIChosen reports which API was chosen for the GPUs with allocation.api auto, and why.
+func APIChosen(api, why string) Event {
+	return normal("AllocationAPIChosen", fmt.Sprintf("GPUs with allocation.api auto are allocated through %s: %s", api, why))
+}
+
 // ClaimNotPrepared reports on a ResourceClaim why it could not be prepared on this node.
 func ClaimNotPrepared(namespace, name, uid, message string) Event {
 	event := warning("ClaimNotPrepared", message)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,6 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
-	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
@@ -285,16 +285,25 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	api := fakeapi.New(t)
 	config := &v1alpha1.AgentConfig{
 		NodeName: fakeapi.NodeName, KubeletDir: l.path("k"), CDIDir: l.path("cdi"), HookDir: l.path("hooks"), StateDir: l.path("state"),
-		PersistentDir: l.path("persistent"), Labels: v1alpha1.Labels{Output: v1alpha1.LabelsNode, Dir: l.path("features")},
+		PersistentDir: l.path("persistent"), DRADriverName: "gpu.example.com", Labels: v1alpha1.Labels{Output: v1alpha1.LabelsNode, Dir: l.path("features")},
 	}
 	before := api.Node()
+	socket := l.path("k/plugins/gpu.example.com/dra.sock")
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
 	published := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "GPUNode", "metadata": map[string]any{"name": fakeapi.NodeName},
 	}}
 	if _, err := api.Resource(v1alpha1.GPUNodes()).Create(t.Context(), published, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourceapi.ResourceSliceSpec{Driver: pool.DefaultDriver, NodeName: new(fakeapi.NodeName)}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourceapi.ResourceSliceSpec{Driver: config.DRADriverName, NodeName: new(fakeapi.NodeName)}}
 	kube := fake.NewClientset(slice)
 	for range 2 {
 		var out bytes.Buffer
@@ -307,6 +316,9 @@ func TestUninstallFromTheAPI(t *testing.T) {
 		if list, err := kube.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
 			t.Errorf("%d ResourceSlices are left (%v)", len(list.Items), err)
 		}
+		if _, err := os.Stat(socket); err == nil {
+			t.Error("the driver's socket is left")
+		}
 	}
 	after := api.Node()
 	if diff := cmp.Diff(before.GetLabels(), after.GetLabels()); diff != "" {
@@ -318,7 +330,7 @@ func TestUninstallFromTheAPI(t *testing.T) {
 
 	api.Intercept(func(fakeapi.Request) error { return errors.New("the API server does not respond") })
 	var out bytes.Buffer
-	err := uninstall(t.Context(), config, api, kube, &out)
+	err = uninstall(t.Context(), config, api, kube, &out)
 	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {
 		t.Errorf("without an API server: %v, and the output\n%s", err, out.String())
 	}

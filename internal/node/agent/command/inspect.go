@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
+	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/inspect"
@@ -102,7 +103,7 @@ func inspectDeps(o *flags.Flags, open opener, settings *v1alpha1.AgentConfig, er
 		return inspect.Deps{}, err
 	}
 	return inspect.Deps{
-		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}}, Vendors: machine.Traits(),
+		Config: settings, Rules: rules, Offers: config.OfferSettings(settings, apichoice.Kept(settings.PersistentDir)), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}}, Vendors: machine.Traits(),
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
 			vendor := machine.Vendors(hardware.VendorDeps{Log: o.Logger(io.Discard)})[0]
 			snapshot, err := vendor.Scan(ctx)

@@ -13,10 +13,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
+	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
+	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
@@ -24,7 +27,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
@@ -89,7 +91,7 @@ type step struct {
 func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface, kube kubernetes.Interface, out io.Writer) error {
 	steps := []step{
 		{"sockets in " + filepath.Join(config.KubeletDir, "device-plugins"), func() error { return deviceplugin.Remove(config.KubeletDir) }},
-		{"sockets of the DRA driver in " + config.KubeletDir, func() error { return dra.Remove(config.KubeletDir, pool.DefaultDriver) }},
+		{"sockets of the DRA driver " + config.DRADriverName + " in " + config.KubeletDir, func() error { return dra.Remove(config.KubeletDir, config.DRADriverName) }},
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
@@ -101,7 +103,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		steps = append(steps,
 			step{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return nodeapi.RemoveMIGState(ctx, api, config.NodeName) }},
 			step{"condition and taint of Node " + config.NodeName, func() error { return nodeapi.RemoveHealth(ctx, api, config.NodeName) }},
-			step{"ResourceSlices of Node " + config.NodeName, func() error { return publish.Remove(ctx, kube, pool.DefaultDriver, config.NodeName) }},
+			step{"ResourceSlices of " + config.DRADriverName + " of Node " + config.NodeName, func() error { return publish.Remove(ctx, kube, config.DRADriverName, config.NodeName) }},
 			step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }},
 		)
 	}
@@ -119,14 +121,14 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 func removeState(dir string) error {
 	err := errors.Join(
 		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
-		reset.Remove(dir), timeslice.Remove(dir),
+		reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
 	)
 	removeIfEmpty(dir)
 	return err
 }
 
 func removePersistent(dir string) error {
-	err := errors.Join(migapply.Remove(dir), configwatch.Remove(dir))
+	err := errors.Join(migapply.Remove(dir), configwatch.Remove(dir), handover.Remove(dir), apichoice.Remove(dir))
 	removeIfEmpty(dir)
 	return err
 }

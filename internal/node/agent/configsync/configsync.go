@@ -104,18 +104,21 @@ type Hardware interface {
 	Subscribe() *signal.Subscription
 }
 
+// Layouts returns the GPUs that a configuration gives another MIG layout than they have, and why its layouts cannot be applied.
+type Layouts func(by *v1alpha1.AgentConfig) (repartitioned map[gpu.UUID]bool, refused error)
+
 // judge implements configwatch.Judge.
 type judge struct {
-	hardware      Hardware
-	vendor        string
-	repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]bool
-	changes       *signal.Subscription
+	hardware Hardware
+	vendor   string
+	layouts  Layouts
+	changes  *signal.Subscription
 }
 
-// Judge returns a judge that refuses configurations that the hardware of the vendor does not support. Its subscription lasts as
-// long as the process. repartitioned returns the GPUs that a configuration gives another MIG layout than they have.
-func Judge(hardware Hardware, vendor string, repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]bool) configwatch.Judge {
-	return judge{hardware, vendor, repartitioned, hardware.Subscribe()}
+// Judge returns a judge that refuses configurations that the hardware of the vendor does not support, and those whose layouts cannot be
+// applied where those of the configuration in force can. Its subscription lasts as long as the process.
+func Judge(hardware Hardware, vendor string, layouts Layouts) configwatch.Judge {
+	return judge{hardware, vendor, layouts, hardware.Subscribe()}
 }
 
 // Changed implements configwatch.Judge.
@@ -128,26 +131,39 @@ func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 	if !snapshot.DriverPresent() {
 		return nil, false
 	}
-	now, then := config.OfferSettings(inForce), config.OfferSettings(next)
-	now.Repartitioned, then.Repartitioned = j.repartitioned(inForce), j.repartitioned(next)
-	return offer.Refuse(snapshot, now, then), true
+	present, before := j.layouts(inForce)
+	wanted, after := j.layouts(next)
+	if after != nil && before == nil {
+		return after, true
+	}
+	for _, auto := range config.AutoAPIs(next) {
+		now, then := config.OfferSettings(inForce, auto), config.OfferSettings(next, auto)
+		now.Repartitioned, then.Repartitioned = present, wanted
+		if err := offer.Refuse(snapshot, now, then); err != nil {
+			return err, true
+		}
+	}
+	return nil, true
 }
 
 // Settings is the configuration as allocatable reads it.
 type Settings struct {
 	Config Config
+	// Auto returns the API for the rules with allocation.api auto; known is false while it is not chosen.
+	Auto func() (api offer.API, known bool)
 	// Vendor and OtherVendors are as in [offer.Settings].
 	Vendor       string
 	OtherVendors map[string]string
 }
 
 // Current returns the settings of what is advertised, and the version of the configuration; known is false while it is not
-// known which configuration is in force.
+// known which configuration is in force, or which API is for its rules with auto.
 func (s Settings) Current() (settings offer.Settings, version int, known bool) {
 	now := s.Config.Current()
-	settings = config.OfferSettings(now.Config)
+	auto, chosen := s.Auto()
+	settings = config.OfferSettings(now.Config, auto)
 	settings.Vendor, settings.OtherVendors = s.Vendor, s.OtherVendors
-	return settings, now.Version, !now.Waiting
+	return settings, now.Version, !now.Waiting && (chosen || !config.HasAuto(now.Config))
 }
 
 // Subscribe returns a subscription to the configuration.

@@ -117,7 +117,10 @@ func TestJudge(t *testing.T) {
 	}
 	w := &world{snapshot: &gpu.Snapshot{}}
 	var repartitioned map[gpu.UUID]bool
-	j := Judge(hardware{w}, gpu.NVIDIA, func(*v1alpha1.AgentConfig) map[gpu.UUID]bool { return repartitioned })
+	refusals := map[string]error{} // by resourceName
+	j := Judge(hardware{w}, gpu.NVIDIA, func(by *v1alpha1.AgentConfig) (map[gpu.UUID]bool, error) {
+		return repartitioned, refusals[by.ResourceName]
+	})
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); refused != nil || known {
 		t.Errorf("without a driver: %v, known %v", refused, known)
 	}
@@ -150,6 +153,14 @@ func TestJudge(t *testing.T) {
 		t.Errorf("one name by both APIs until a layout changes: %v, known %v", refused, known)
 	}
 	w.snapshot = one
+	first, second := &v1alpha1.AgentConfig{ResourceName: "example.com/a"}, &v1alpha1.AgentConfig{ResourceName: "example.com/b"}
+	refusals["example.com/b"] = errors.New("both would serve it")
+	if refused, known := j.Refuse(first, second); !known || refused == nil || refused.Error() != "both would serve it" {
+		t.Errorf("a layout that cannot be applied: %v, known %v", refused, known)
+	}
+	if refused, known := j.Refuse(second, second); !known || refused != nil {
+		t.Errorf("a layout that cannot be applied now either: %v, known %v", refused, known)
+	}
 	// The settings are not about a GPU of another vendor.
 	w.snapshot.GPUs[0].Vendor = "other"
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); !known || refused != nil {

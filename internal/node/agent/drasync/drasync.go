@@ -1,10 +1,10 @@
 // Package drasync connects the DRA front end with the node: the inventory, the use of the devices, and the ledger.
 //
-// It guarantees that only devices whose use in force is DRA are published and prepared; that a GPU that goes back to the
-// device plugin has a taint, so that no new claim gets it, until its claims have ended; and that the ledger has the claims
-// that the kubelet lists as prepared before it is compared with the node (Adopt). A MIG device of a dynamic GPU is held by its
-// placement until it exists, and by its UUID from then on. On a node that allocates nothing through
-// DRA, it registers and publishes nothing.
+// It guarantees that a GPU is published only while the device plugin does not list it (Handover); that old slices are deleted at once
+// at a start without DRA; that only devices whose use in force is DRA are published and prepared; that a GPU that goes back to the
+// device plugin has a taint, so that no new claim gets it, until its claims have ended; and that the ledger has the claims that the kubelet
+// lists as prepared before it is compared with the node (Adopt). A MIG device of a dynamic GPU is held by its placement until it exists,
+// and by its UUID from then on. On a node that allocates nothing through DRA, it registers and publishes nothing.
 //
 // What wakes it: a change of the use of the devices or of the hardware. What it writes: the ResourceSlices and the sockets, by
 // internal/node/dra, and the problems of the source "dra devices". What it never waits for: the driver; only publishing
@@ -14,6 +14,7 @@ package drasync
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/dra/calls"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
+	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -49,6 +51,8 @@ type Inventory interface{ Current() *gpu.Snapshot }
 // Devices has the use of the devices.
 type Devices interface {
 	Current() []allocatable.Device
+	// Units has the use in force, also of GPUs that are not there now.
+	Units() []offer.Unit
 	SubscribeSettled() *signal.Subscription
 	// Subscribe signals when a device can be injected, or cannot any more.
 	Subscribe() *signal.Subscription
@@ -74,8 +78,9 @@ type CDI struct {
 
 // Deps are the dependencies of a Syncer.
 type Deps struct {
-	// NodeName is the name of the Node and of its pool; PodUID that of the agent's pod, empty outside a pod.
-	NodeName, PodUID string
+	// DriverName is the name of the DRA driver, NodeName that of the Node and of its pool; PodUID is the UID of the agent's pod, empty
+	// outside a pod.
+	DriverName, NodeName, PodUID string
 	// KubeletDir is the kubelet's root directory, and HostRoot where the host's root is mounted.
 	KubeletDir, HostRoot string
 	Client               kubernetes.Interface
@@ -84,6 +89,7 @@ type Deps struct {
 	Ledger               *ledger.Ledger
 	Changes              Changes
 	CDI                  CDI
+	Handover             publish.Handover
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// NotPrepared reports on a claim why it could not be prepared. It must not block.
@@ -101,10 +107,13 @@ type Syncer struct {
 	server    *dra.Server
 	publisher *publish.Publisher
 	statuses  *claimstatus.Writer
+	reader    publish.Checker
 
-	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA.
-	calls  calls.Recorder
-	active atomic.Bool
+	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA. tainted is how many
+	// devices are in both APIs.
+	calls   calls.Recorder
+	active  atomic.Bool
+	tainted atomic.Int64
 
 	mu sync.Mutex
 	// last are the slices that were published last.
@@ -113,34 +122,34 @@ type Syncer struct {
 
 // New returns a Syncer; it touches nothing.
 func New(deps Deps) *Syncer {
-	s := &Syncer{deps: deps}
+	s := &Syncer{deps: deps, reader: publish.Checker{
+		Client: deps.Client, Driver: deps.DriverName, Node: deps.NodeName, Pool: deps.NodeName, Read: func() func([]resourceapi.ResourceSlice) {
+			seen := deps.Handover.Read()
+			return func(list []resourceapi.ResourceSlice) { seen(pool.GPUs(list...)) }
+		},
+	}}
 	s.driver = dra.New(dra.Deps{
-		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
+		DriverName: deps.DriverName, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
 		Ensure: deps.Changes.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
 		Ready: s.ready, Sliced: s.sliced, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
-		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver),
+		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, deps.DriverName),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
-		Driver: s.driver, Client: deps.Client, NodeName: deps.NodeName, PodUID: deps.PodUID,
-		KubeletDir: deps.KubeletDir,
+		Driver: s.driver, NodeName: deps.NodeName, PodUID: deps.PodUID, KubeletDir: deps.KubeletDir,
+		Client: publish.Guard(deps.Client, func(slice *resourceapi.ResourceSlice) (func(), error) {
+			return deps.Handover.Write(pool.GPUs(*slice))
+		}, func() { s.publisher.Wrote() }),
 		Registered: func() { s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
 	})
 	s.publisher = publish.New(publish.Deps{
 		Pool: deps.NodeName, Slices: s.slices, Changed: deps.Devices.SubscribeSettled, Target: s.server, Waiting: notServing,
-		Check:  publish.Checker{Client: deps.Client, Driver: pool.DefaultDriver, Node: deps.NodeName, Pool: deps.NodeName}.Check,
-		Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
+		Check: s.reader.Check, Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
 	})
 	s.statuses = claimstatus.New(claimstatus.Deps{
-		Client: deps.Client, Driver: pool.DefaultDriver, Claims: s.claimed, Held: deps.Ledger.Subscribe, Settled: deps.Devices.SubscribeSettled,
+		Client: deps.Client, Driver: deps.DriverName, Claims: s.claimed, Held: deps.Ledger.Subscribe, Settled: deps.Devices.SubscribeSettled,
 		Report: deps.Report, Clock: deps.Clock,
 	})
 	return s
-}
-
-// Recorded returns a function that reads which pods use the claims of the driver from the kubelet's record; hostRoot is where the host's
-// root is mounted.
-func Recorded(hostRoot, kubeletDir string) func() ([]ledger.ClaimPods, error) {
-	return claims.Recorded(hostRoot, kubeletDir, pool.DefaultDriver)
 }
 
 // AwaitAdopted gives the ledger the claims that the kubelet lists as prepared, and returns when it has them or ctx ends. It is
@@ -162,34 +171,27 @@ func (s *Syncer) AwaitAdopted(ctx context.Context) {
 	}
 }
 
-// Run serves the kubelet and publishes until ctx ends, from the time at which a device of the node is allocated through DRA.
+// HandoverChanged signals a change of what Handover returns. It never waits.
+func (s *Syncer) HandoverChanged() { s.publisher.Permitted() }
+
+// Run deletes the slices that are left of an earlier agent while no device is allocated through DRA. From the time at which one is, it
+// serves the kubelet and publishes until ctx ends.
 func (s *Syncer) Run(ctx context.Context) error {
-	if !s.awaitUse(ctx) {
+	remains := publish.Remains{Checker: s.reader, Changed: s.deps.Devices.SubscribeSettled, Published: s.deps.Handover.Published, Report: s.deps.Report, Clock: s.deps.Clock, Log: s.deps.Log,
+		InUse: func() bool {
+			return slices.ContainsFunc(s.deps.Devices.Units(), func(u offer.Unit) bool { return u.Use.API == offer.DRA })
+		}}
+	if !remains.AwaitUse(ctx) {
 		return nil
 	}
 	s.active.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.server.Run(ctx) })
 	group.Go(func() error { return s.publisher.Run(ctx) })
-	group.Go(func() error { return s.checkClasses(ctx) })
+	classes := classcheck.Checker{
+		Client: s.deps.Client, DriverName: s.deps.DriverName, Served: s.served, Changed: s.deps.Devices.SubscribeSettled, Report: s.deps.Report, Clock: s.deps.Clock,
+	}
+	group.Go(func() error { return classes.Run(ctx) })
 	group.Go(func() error { return s.statuses.Run(ctx) })
 	return group.Wait()
-}
-
-// awaitUse returns true when a device is allocated through DRA, and false when ctx ends before.
-func (s *Syncer) awaitUse(ctx context.Context) bool {
-	changed := s.deps.Devices.SubscribeSettled()
-	defer changed.Close()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-changed.C():
-		}
-		for _, device := range s.deps.Devices.Current() {
-			if device.Use.API == offer.DRA {
-				return true
-			}
-		}
-	}
 }

@@ -22,17 +22,25 @@ const (
 	source = "dra devices"
 	// partitionable is the feature gate without which the API server drops shared counters.
 	partitionable = "DRAPartitionableDevices"
-	// taintDraining is the taint of a device that goes back to the device plugin, in the domain of the driver.
-	taintDraining = pool.DefaultDriver + "/draining"
+	// twoAPIs is the source of the problem that a device plugin has what slices have.
+	twoAPIs = "dra two apis"
 )
 
 func notServing(err error) bool { return errors.Is(err, dra.ErrNotServing) }
 
 // slices returns what the node publishes now.
 func (s *Syncer) slices(disabled []string) (resourceslice.Pool, error) {
-	served, draining := map[gpu.UUID]pool.Use{}, map[gpu.UUID]bool{}
-	for _, device := range s.deps.Devices.Current() {
+	current := s.deps.Devices.Current()
+	var wanted []gpu.UUID
+	for _, device := range current {
 		if device.Use.API == offer.DRA {
+			wanted = append(wanted, device.Key.GPU)
+		}
+	}
+	allowed := s.deps.Handover.Publish(wanted)
+	served, draining := map[gpu.UUID]pool.Use{}, map[gpu.UUID]bool{}
+	for _, device := range current {
+		if device.Use.API == offer.DRA && allowed[device.Key.GPU] {
 			served[device.Key.GPU] = pool.Use{DynamicMIG: device.Use.DynamicMIG}
 			draining[device.Key.GPU] = draining[device.Key.GPU] || device.Draining != ""
 		}
@@ -40,9 +48,12 @@ func (s *Syncer) slices(disabled []string) (resourceslice.Pool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	result := pool.Build(s.deps.Hardware.Current(), pool.Settings{
-		Node: s.deps.NodeName, GPUs: served, WholeOnly: slices.Contains(disabled, partitionable),
+		Driver: s.deps.DriverName, Node: s.deps.NodeName, GPUs: served, WholeOnly: slices.Contains(disabled, partitionable),
 	}, s.last)
-	addDraining(&result, draining)
+	result.AddDraining(draining)
+	both, tainted := result.AddTwoAPIs(draining, s.deps.Handover.Counted, resourceOf)
+	s.tainted.Store(int64(tainted))
+	s.deps.Report(twoAPIs, both...)
 	if err := pool.Validate(result.Slices); err != nil {
 		return resourceslice.Pool{}, fmt.Errorf("compute slices: %w", err)
 	}
@@ -60,17 +71,12 @@ func (s *Syncer) slices(disabled []string) (resourceslice.Pool, error) {
 	return published, nil
 }
 
-// addDraining taints the devices of the GPUs that go back to the device plugin.
-func addDraining(result *pool.Result, draining map[gpu.UUID]bool) {
-	for i := range result.Slices {
-		devices := result.Slices[i].Spec.Devices
-		for k := range devices {
-			if draining[result.Devices[devices[k].Name].GPU] {
-				devices[k].Taints = append(devices[k].Taints,
-					resourceapi.DeviceTaint{Key: taintDraining, Effect: resourceapi.DeviceTaintEffectNoSchedule})
-			}
-		}
+// resourceOf returns the extended resource name of the default class that selects a device.
+func resourceOf(device *resourceapi.Device) string {
+	if profile := device.Attributes[pool.AttributeProfile].StringValue; profile != nil {
+		return offer.MIGResource(*profile)
 	}
+	return offer.DefaultResource
 }
 
 // devices returns what the names of devices stand for, of all GPUs of the node: a claim can have a device that is not
@@ -87,7 +93,7 @@ func (s *Syncer) devices() []dra.Device {
 			all[device.Key.GPU] = pool.Use{DynamicMIG: true}
 		}
 	}
-	named := pool.Build(snapshot, pool.Settings{Node: s.deps.NodeName, GPUs: all}, nil).Devices
+	named := pool.Build(snapshot, pool.Settings{Driver: s.deps.DriverName, Node: s.deps.NodeName, GPUs: all}, nil).Devices
 	var list []dra.Device
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		stands := named[name]
@@ -110,4 +116,16 @@ func (s *Syncer) devices() []dra.Device {
 		list = append(list, device)
 	}
 	return list
+}
+
+// served returns the extended resource names of the devices that are allocated through DRA, sorted.
+func (s *Syncer) served() []string {
+	var names []string
+	for _, device := range s.deps.Devices.Current() {
+		if device.Use.API == offer.DRA {
+			names = append(names, device.Use.Resource)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

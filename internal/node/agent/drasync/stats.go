@@ -14,7 +14,7 @@ func (s *Syncer) Stats() calls.Stats {
 	if s == nil || !s.active.Load() {
 		return calls.Stats{Age: -1}
 	}
-	stats := calls.Stats{Active: true, Calls: s.calls.List(), Age: -1}
+	stats := calls.Stats{Active: true, Calls: s.calls.List(), TwoAPIs: int(s.tainted.Load()), Age: -1}
 	if at := s.publisher.Published(); !at.IsZero() {
 		stats.Age = max(0, s.deps.Clock.Since(at))
 	}
@@ -49,12 +49,12 @@ func reasonOf(err error) string {
 		return "held"
 	case errors.As(err, &refused):
 		return "refused"
+	case errors.As(err, &unready), errors.As(err, new(*dra.LateError)):
+		return "not_ready"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "canceled"
 	case errors.Is(err, ledger.ErrFollows), errors.Is(err, ledger.ErrSuperseded):
 		return "other_agent"
-	case errors.As(err, &unready):
-		return "not_ready"
 	}
 	return "other"
 }

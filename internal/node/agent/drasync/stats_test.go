@@ -15,8 +15,12 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// TestReasons: each error that the driver returns, with whatever is said around it, has a reason from a fixed set.
+// TestReasons: each error that the driver returns, with whatever is said around it, has a reason from a fixed set. A prepare that took too
+// long is not one that the kubelet has ended.
 func TestReasons(t *testing.T) {
+	if got := reasonOf(&dra.LateError{Err: context.DeadlineExceeded}); got != "not_ready" {
+		t.Errorf("a prepare that took too long has the reason %q", got)
+	}
 	for want, err := range map[string]error{
 		"":            nil,
 		"held":        fmt.Errorf("claim a/b: %w", &ledger.BlockedError{}),

@@ -8,7 +8,7 @@ import (
 )
 
 // claimed returns the claims of the ledger, in the order of their first device, with those of their devices that exist now and are known
-// by name.
+// by name, and those whose GPU is not on the node any more.
 func (s *Syncer) claimed() []claimstatus.Claim {
 	return claimedOf(s.deps.Ledger.Holdings(), s.deps.Hardware.Current(), s.deps.NodeName, s.devices)
 }
@@ -32,6 +32,10 @@ func claimedOf(holdings []ledger.Holding, snapshot *gpu.Snapshot, pool string, d
 			claims = append(claims, claimstatus.Claim{UID: h.Holder.ID, Namespace: h.Holder.Namespace, Name: h.Holder.Name})
 		}
 		of := snapshot.GPU(h.Key.GPU)
+		if of == nil && snapshot.DriverPresent() {
+			claims[at].Devices = append(claims[at].Devices, claimstatus.Removed(&h.Holding, pool))
+			continue
+		}
 		device, known := names[h.Key]
 		if !known || of == nil || h.Key.Placement.Known() {
 			continue

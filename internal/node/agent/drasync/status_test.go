@@ -13,7 +13,7 @@ import (
 )
 
 // TestClaimedOf: the devices of claims are listed by claim, MIG devices with their GPU; a placement without a MIG device and a device that
-// is not known are left out, and other holders are no claims.
+// is not known are left out, and other holders are no claims. While the driver answers, a device whose GPU is not there is Gone.
 func TestClaimedOf(t *testing.T) {
 	at := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 	holding := func(kind gpu.HolderKind, id string, key gpu.DeviceKey) ledger.Holding {
@@ -30,12 +30,16 @@ func TestClaimedOf(t *testing.T) {
 			{Name: "c-4", Key: dynamic, UUID: "MIG-c", Profile: "1g.10gb", Dynamic: true}, {Name: "c-0", Key: pending, Profile: "4g.40gb", Dynamic: true},
 		}
 	}
+	removed := ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-d", MIG: "MIG-d"}, Since: at, Profile: "1g.10gb",
+		Placement: gpu.Placement{Start: 4, Size: 1}, Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "3", Namespace: "ml", Name: "claim-3"}}}
 	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}, {UUID: "GPU-c"}}}
 	pci := snapshot.GPUs[0].PCI.String()
-	got := claimedOf([]ledger.Holding{
+	holdings := []ledger.Holding{
 		holding(gpu.HolderClaim, "1", whole), holding(gpu.HolderClaim, "2", static), holding(gpu.HolderClaim, "1", pending), holding(gpu.HolderClaim, "1", made),
 		holding(gpu.HolderPod, "", gpu.DeviceKey{GPU: "GPU-d"}), holding(gpu.HolderClaim, "3", gpu.DeviceKey{GPU: "GPU-d"}),
-	}, snapshot, "n", devices)
+		removed, holding(gpu.HolderClaim, "3", gpu.Placed("GPU-d", gpu.Placement{Start: 0, Size: 4})),
+	}
+	got := claimedOf(holdings, snapshot, "n", devices)
 	want := []claimstatus.Claim{
 		{UID: "1", Namespace: "ml", Name: "claim-1", Devices: []claimstatus.Device{
 			{Pool: "n", Name: "a", UUID: "GPU-a", PCI: pci, Health: gpu.Unhealthy, Reason: "XID 79", Since: at},
@@ -50,7 +54,17 @@ func TestClaimedOf(t *testing.T) {
 		t.Errorf("claims (-want +got):\n%s", diff)
 	}
 	claimedOf([]ledger.Holding{holding(gpu.HolderPod, "", whole)}, snapshot, "n", devices)
-	if calls != 1 {
-		t.Errorf("the devices were computed %d times, want once: without a claim they are not needed", calls)
+	const gone = "GPU GPU-d is not on this node any more: it was removed, or the driver does not list it; delete the pods of the claim, and the claim, to get another GPU"
+	want[2].Devices = []claimstatus.Device{
+		{Pool: "n", Name: "gpu-d", UUID: "GPU-d", Health: gpu.Gone, Reason: gone, Since: at},
+		{Pool: "n", Name: "gpu-d-1g10gb-4", UUID: "MIG-d", Parent: "GPU-d", Profile: "1g.10gb", Health: gpu.Gone, Reason: gone, Since: at},
+		{Pool: "n", UUID: "GPU-d", Parent: "GPU-d", Health: gpu.Gone, Reason: gone, Since: at},
+	}
+	snapshot.Vendors = []gpu.VendorState{{Driver: gpu.Driver{Version: "580.95.05"}}}
+	if diff := cmp.Diff(want, claimedOf(holdings, snapshot, "n", devices)); diff != "" {
+		t.Errorf("claims while the driver answers (-want +got):\n%s", diff)
+	}
+	if calls != 2 {
+		t.Errorf("the devices were computed %d times, want twice: without a claim they are not needed", calls)
 	}
 }

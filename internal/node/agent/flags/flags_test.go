@@ -92,3 +92,22 @@ func TestLogger(t *testing.T) {
 		}
 	}
 }
+
+// TestClientsetBurst: 64 prepares at once read their claims without waiting for the client's limit.
+func TestClientsetBurst(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := (&Flags{Kubeconfig: file}).Clientset(&v1alpha1.AgentConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter := client.ResourceV1().RESTClient().GetRateLimiter()
+	for i := range 64 {
+		if !limiter.TryAccept() {
+			t.Fatalf("the request for claim %d would wait", i)
+		}
+	}
+}

@@ -135,7 +135,7 @@ func (s *Syncer) build() *v1alpha1.GPUNode {
 // excluded returns the GPUs that the configuration excludes.
 func excluded(snapshot *gpu.Snapshot, inForce *v1alpha1.AgentConfig) map[gpu.UUID]bool {
 	out := map[gpu.UUID]bool{}
-	for id, rule := range offer.DecidingRules(snapshot, config.OfferSettings(inForce).GPUs) {
+	for id, rule := range offer.DecidingRules(snapshot, config.OfferSettings(inForce, offer.DevicePlugin).GPUs) {
 		out[id] = inForce.GPUs[rule].Exclude
 	}
 	return out

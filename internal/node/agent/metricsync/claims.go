@@ -9,7 +9,7 @@ import (
 
 // claimMetrics are the metrics of the DRA driver. A node that allocates nothing through DRA has none of them.
 type claimMetrics struct {
-	duration, errors, claims, slices, age *prometheus.Desc
+	duration, errors, claims, slices, twoAPIs, age *prometheus.Desc
 }
 
 func newClaimMetrics(describe func(name, help string, labels ...string) *prometheus.Desc) claimMetrics {
@@ -18,12 +18,13 @@ func newClaimMetrics(describe func(name, help string, labels ...string) *prometh
 		errors:   describe("dra_errors_total", "Calls for a claim that failed, by reason.", "operation", "reason"),
 		claims:   describe("dra_claims", "ResourceClaims that hold devices."),
 		slices:   describe("dra_resource_slices", "ResourceSlices that the node publishes."),
+		twoAPIs:  describe("dra_devices_in_two_apis", "Published devices that the kubelet counts for a device plugin too, by GPU or resource name."),
 		age:      describe("dra_publish_age_seconds", "Time since the API server was last seen to have the ResourceSlices."),
 	}
 }
 
 func (m *claimMetrics) describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.duration, m.errors, m.claims, m.slices, m.age} {
+	for _, desc := range []*prometheus.Desc{m.duration, m.errors, m.claims, m.slices, m.twoAPIs, m.age} {
 		out <- desc
 	}
 }
@@ -46,6 +47,7 @@ func (m *claimMetrics) collect(out chan<- prometheus.Metric, stats calls.Stats, 
 	}
 	out <- prometheus.MustNewConstMetric(m.claims, prometheus.GaugeValue, float64(len(claims)))
 	out <- prometheus.MustNewConstMetric(m.slices, prometheus.GaugeValue, float64(stats.Slices))
+	out <- prometheus.MustNewConstMetric(m.twoAPIs, prometheus.GaugeValue, float64(stats.TwoAPIs))
 	if stats.Age >= 0 {
 		out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, stats.Age.Seconds())
 	}

@@ -118,11 +118,12 @@ func TestOwn(t *testing.T) {
 			return []gpu.Holding{{Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: claim}, {Holder: claim}}
 		},
 		DRA: func() calls.Stats {
-			return calls.Stats{Active: true, Slices: 3, Age: 4 * time.Second, Calls: []calls.Calls{{
+			return calls.Stats{Active: true, Slices: 3, TwoAPIs: 5, Age: 4 * time.Second, Calls: []calls.Calls{{
 				Operation: "prepare", Count: 5, Seconds: 6, Buckets: map[float64]uint64{1: 4}, Errors: []calls.Errors{{Reason: "held", Count: 2}},
 			}}}
 		},
 		Problems: func() []gpu.Cause { return []gpu.Cause{{Code: "A"}, {Code: "A"}, {Code: "B"}} },
+		Refused:  func() map[string]uint64 { return map[string]uint64{"nvidia.com/gpu": 6} },
 	})
 	families, err := registry.Gather()
 	if err != nil {
@@ -142,8 +143,8 @@ func TestOwn(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"berth_device_plugin_devices": 8, "berth_device_plugin_healthy_devices": 7, "berth_device_plugin_registered": 1,
-		"berth_device_plugin_allocations_total": 3, "berth_holdings Pod": 2, "berth_holdings Claim": 2,
-		"berth_dra_claims": 1, "berth_dra_resource_slices": 3, "berth_dra_publish_age_seconds": 4, "berth_dra_errors_total prepare held": 2,
+		"berth_device_plugin_allocations_total": 3, "berth_pods_refused_total": 6, "berth_holdings Pod": 2, "berth_holdings Claim": 2,
+		"berth_dra_claims": 1, "berth_dra_resource_slices": 3, "berth_dra_devices_in_two_apis": 5, "berth_dra_publish_age_seconds": 4, "berth_dra_errors_total prepare held": 2,
 		"berth_dra_call_duration_seconds prepare": 5, "berth_problem A": 1, "berth_problem B": 1, "berth_build_info": 1,
 	} {
 		if got, ok := found[name]; !ok || got != want {
@@ -161,7 +162,7 @@ func value(m *dto.Metric) float64 {
 func TestOwnWithoutDRA(t *testing.T) {
 	families, err := NewRegistry(OwnDeps{
 		Plugin: func() []deviceplugin.Stats { return nil }, Holdings: func() []gpu.Holding { return nil },
-		Problems: func() []gpu.Cause { return nil }, DRA: func() calls.Stats { return calls.Stats{Age: -1} },
+		Problems: func() []gpu.Cause { return nil }, DRA: func() calls.Stats { return calls.Stats{Age: -1} }, Refused: func() map[string]uint64 { return nil },
 	}).Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func TestChanging(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			w.relabel("all-1g.10gb")
 			w.statuses = tc.statuses
 			snapshot := tc.snapshot
@@ -46,7 +46,7 @@ func TestChanging(t *testing.T) {
 			if diff := cmp.Diff(tc.want, changing); diff != "" {
 				t.Errorf("changing (-want +got):\n%s", diff)
 			}
-			if len(repartitioned) != 2 || len(w.Repartitioned(&v1alpha1.AgentConfig{})) != 2 {
+			if by, err := w.Layouts(&v1alpha1.AgentConfig{}); len(repartitioned) != 2 || len(by) != 2 || err != nil {
 				t.Errorf("to be repartitioned are %v, want both GPUs, by whatever configuration", repartitioned)
 			}
 		})

@@ -38,7 +38,7 @@ func (w *world) hold(held ...ledger.Holding) {
 // Neither the condition nor the label show them, and the GPU is not withheld.
 func TestHoldingsOfDynamicGPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.state.Config = &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamicRule(0)}}
 		w.start(t)
 		attempt := []string{"reconcile", "settle", "resume"}
@@ -104,7 +104,7 @@ func TestEnsure(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				w.state.Config = &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamicRule(0)}}
 				w.start(t)
 				if test.world != nil {
@@ -129,7 +129,7 @@ func TestEnsure(t *testing.T) {
 // claim that has ended.
 func TestEnsureWaitsForALaterAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.state.Config = &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamicRule(0)}}
 		w.start(t)
 		hang := make(chan struct{})

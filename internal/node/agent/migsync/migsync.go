@@ -8,13 +8,15 @@
 // nvidia.com/mig.config.state says "pending" before the first change for a new layout and "success" only when every GPU
 // has it. Of a dynamic GPU it guarantees that no MIG device is destroyed that anything holds, that one that nothing holds is
 // destroyed with the next attempt, and that no change needs a reset; Ensure returns when an attempt that began after the call
-// has found the device.
+// has found the device. The MIG mode that it has turned on for claims is turned off when the GPU is not dynamic any more, no layout is
+// for it, and nothing holds it.
 //
 // What wakes it: the inventory, the configuration, a call of Ensure, a late answer of the driver, the ledger while there are
 // dynamic GPUs, and, while a GPU waits or a change has failed, the ledger and a tick every second. While every GPU is as wanted,
 // other holdings change nothing, so that an Allocate is not followed by any work here.
 //
-// What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout" and "mig-journal";
+// What it writes: MIG devices, through [Partition]; mig-modes.json; the problems of the sources "mig", "mig-layout", "mig-journal" and
+// "mig-modes";
 // and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
 //
 // What it never waits for: a holder of a GPU, or a call of the driver beyond the deadlines that migapply sets: after 250 ms a
@@ -62,6 +64,8 @@ type Hardware interface {
 // Ledger is who holds what.
 type Ledger interface {
 	Holdings() []ledger.Holding
+	// Writes reports whether this agent is the one of the node that writes the ledger.
+	Writes() bool
 	Subscribe() *signal.Subscription
 }
 
@@ -92,6 +96,7 @@ type Deps struct {
 	Hardware  Hardware
 	Ledger    Ledger
 	Partition Partition
+	Modes     *Modes
 	Node      Node
 	// Settle brings the use of the devices in line with Changing, and returns when it is in force.
 	Settle func()
@@ -119,8 +124,12 @@ func New(deps Deps) *Syncer {
 
 // wanted returns what the GPUs are to be.
 func (s *Syncer) wanted() *migwants.Plan {
-	now := s.deps.Config.Current()
-	return s.plans.Get(migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: now.Config, MIG: now.MIG, Waiting: now.Waiting})
+	return s.plans.Get(s.inputs(s.deps.Config.Current()))
+}
+
+// inputs returns what the wanted layouts follow from.
+func (s *Syncer) inputs(by configwatch.State) migwants.Inputs {
+	return migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting, TurnedOn: s.deps.Modes.get()}
 }
 
 // Computed returns how often the wanted layouts were computed.
@@ -154,9 +163,13 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing map[gpu.UUID]string,
 	return changing, plan.Differing
 }
 
-// Repartitioned returns the GPUs whose layout by another configuration is not the one that they have.
-func (s *Syncer) Repartitioned(by *v1alpha1.AgentConfig) map[gpu.UUID]bool {
-	return migwants.Compute(migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by, MIG: s.deps.Config.Current().MIG}).Differing
+// Layouts returns the GPUs whose layout by another configuration is not the one that they have, and why its layouts cannot be applied
+// when both APIs would serve a resource name because of them.
+func (s *Syncer) Layouts(by *v1alpha1.AgentConfig) (repartitioned map[gpu.UUID]bool, twoAPIs error) {
+	now := s.deps.Config.Current()
+	now.Config, now.Waiting = by, false
+	plan := migwants.Compute(s.inputs(now))
+	return plan.Differing, plan.TwoAPIs
 }
 
 // AwaitLayout returns when the label of the Node is known. Without a response of the API server it waits for
@@ -224,6 +237,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 // reconcile makes one attempt. It reports whether all GPUs are as wanted and the label shows it.
 func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	defer s.rounds.Begin()()
+	s.deps.Modes.take(s.deps.Ledger.Writes())
 	plan := s.wanted()
 	s.deps.Report("mig-layout", plan.Problems...)
 	changed := !reflect.DeepEqual(plan.Wants, s.last)
@@ -234,7 +248,9 @@ func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 		s.label.announce(ctx, changed)
 	}
 	s.last, s.claimed = plan.Wants, plan.Claimed(s.deps.Ledger.Holdings())
+	s.deps.Modes.turnOn(plan.Snapshot(), s.claimed)
 	statuses := s.deps.Partition.Reconcile(ctx, slices.Concat(plan.Wants, s.claimed))
+	s.deps.Modes.ended(plan, statuses)
 	s.deps.Report("mig-journal", s.deps.Partition.Faults()...)
 	s.show(plan, statuses)
 	s.deps.Settle()
@@ -255,9 +271,11 @@ func changing(statuses []migapply.Status) []gpu.UUID {
 }
 
 // show sets a problem for each GPU that cannot be as wanted, and a condition for all GPUs.
-// A dynamic GPU that changes for a claim changes the condition only when it fails: claims come and go.
+// A dynamic GPU that changes for a claim changes the condition only when it fails: claims come and go. A GPU that is being changed
+// changes it only when the change is done, has failed or is delayed.
 func (s *Syncer) show(plan *migwants.Plan, statuses []migapply.Status) {
 	var failed, waiting []string
+	soon := false
 	for _, problem := range plan.Problems {
 		failed = append(failed, problem.Message)
 	}
@@ -268,7 +286,11 @@ func (s *Syncer) show(plan *migwants.Plan, statuses []migapply.Status) {
 			failed = append(failed, status.Message)
 			causes = append(causes, gpu.Cause{Code: "MIG_" + strings.ToUpper(string(status.State)), Message: status.Message})
 		case migapply.Waiting, migapply.Changing:
-			if !plan.Dynamic[status.UUID] {
+			switch {
+			case plan.Dynamic[status.UUID]:
+			case status.State == migapply.Changing && !status.Delayed:
+				soon = true
+			default:
 				waiting = append(waiting, status.Message)
 			}
 		}
@@ -279,6 +301,7 @@ func (s *Syncer) show(plan *migwants.Plan, statuses []migapply.Status) {
 		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
 	case len(waiting) > 0:
 		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
+	case soon: // The condition changes with the result.
 	case len(plan.Static(statuses)) > 0:
 		s.deps.Node.SetMIGCondition(metav1.ConditionTrue, "Applied", "every GPU is partitioned as wanted")
 	default:

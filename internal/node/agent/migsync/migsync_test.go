@@ -21,7 +21,7 @@ import (
 // Changing at each event, and how often the GPUs are compared with them.
 func TestOncePerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		config, hardware, holdings := w.config.Subscribe(), w.hardware.Subscribe(), w.ledger.Subscribe()
 		go func() {
 			for {
@@ -78,7 +78,7 @@ func TestOncePerEvent(t *testing.T) {
 // result after it. Programs that were ended for the change start again only when the devices have their new use.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.snapshot.GPUs[0].MIG.Enabled = true
 		w.start(t)
 		steps := []struct {
@@ -109,7 +109,7 @@ func TestOrder(t *testing.T) {
 // retried.
 func TestStateLabel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.start(t)
 		states := func() []string {
 			var states []string
@@ -153,12 +153,14 @@ func TestStateLabel(t *testing.T) {
 	})
 }
 
-// TestCondition checks that the condition names what failed, else what waits, and that problems name the GPUs and the
-// journal.
+// TestCondition checks that the condition names what failed, else what waits or is delayed, that a GPU which is being changed leaves it
+// as it was, and that problems name the GPUs and the journal.
 func TestCondition(t *testing.T) {
+	before := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Before"}
 	tests := map[string]struct {
 		layout   string
 		outcome  map[gpu.UUID]migapply.State
+		delayed  map[gpu.UUID]bool
 		want     metav1.Condition
 		problems []string
 		unknown  []string
@@ -168,7 +170,15 @@ func TestCondition(t *testing.T) {
 			Reason: "Applied", Message: "every GPU is partitioned as wanted"}},
 		"waiting": {
 			layout: "all-1g.10gb", outcome: map[gpu.UUID]migapply.State{"GPU-0": migapply.Waiting, "GPU-1": migapply.Changing},
-			want: metav1.Condition{Status: metav1.ConditionFalse, Reason: "Waiting", Message: "GPU-0 is Waiting.; GPU-1 is Changing."},
+			want: metav1.Condition{Status: metav1.ConditionFalse, Reason: "Waiting", Message: "GPU-0 is Waiting."},
+		},
+		"changing": {
+			layout: "all-1g.10gb", outcome: map[gpu.UUID]migapply.State{"GPU-1": migapply.Changing}, want: before,
+		},
+		"delayed": {
+			layout: "all-1g.10gb", outcome: map[gpu.UUID]migapply.State{"GPU-0": migapply.Waiting, "GPU-1": migapply.Changing},
+			delayed: map[gpu.UUID]bool{"GPU-1": true},
+			want:    metav1.Condition{Status: metav1.ConditionFalse, Reason: "Waiting", Message: "GPU-0 is Waiting.; GPU-1 is Changing."},
 		},
 		"failed": {
 			layout: "all-1g.10gb", outcome: map[gpu.UUID]migapply.State{"GPU-0": migapply.Waiting, "GPU-1": migapply.Failed},
@@ -183,9 +193,10 @@ func TestCondition(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			w.relabel(tc.layout)
-			w.outcome, w.faults = tc.outcome, []gpu.Cause{{Code: "MIG_JOURNAL_CORRUPT"}}
+			w.condition = before
+			w.outcome, w.delayed, w.faults = tc.outcome, tc.delayed, []gpu.Cause{{Code: "MIG_JOURNAL_CORRUPT"}}
 			w.reconcile(t.Context())
 			if diff := cmp.Diff(tc.want, w.condition); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
@@ -203,7 +214,7 @@ func TestCondition(t *testing.T) {
 // TestChangingWhileADriverHangs checks that Changing does not wait for a change that hangs.
 func TestChangingWhileADriverHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		hang := make(chan struct{})
 		w.hang = hang
 		w.start(t)
@@ -231,7 +242,7 @@ func TestAwaitLayout(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				w.state.MIG = tc.first
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
 // world is a node with two MIG-capable GPUs, as the fakes of Deps return it. It records the actions of the Syncer.
@@ -28,7 +29,9 @@ type world struct {
 	state    configwatch.State
 	snapshot *gpu.Snapshot
 	// outcome is the result of Reconcile for a GPU; Applied when the GPU is not in it.
-	outcome  map[gpu.UUID]migapply.State
+	outcome map[gpu.UUID]migapply.State
+	// delayed are the GPUs that a call of the driver delays.
+	delayed  map[gpu.UUID]bool
 	statuses []migapply.Status
 	faults   []gpu.Cause
 	// hang, when not nil, blocks Reconcile until it is closed.
@@ -43,20 +46,41 @@ type world struct {
 	problems   map[string][]gpu.Cause
 
 	config, hardware, ledger, changes signal.Broadcast
+
+	// dir has the state files; fault is called at each step of a write.
+	dir   string
+	fault func(statefile.Step) error
+	// writes is whether the agent is the writer of the ledger.
+	writes bool
 }
 
-func newWorld() *world {
-	w := &world{
+func newWorld(t testing.TB) *world {
+	w := &world{dir: t.TempDir(), writes: true,
 		snapshot: migtest.TwoGPUs(), outcome: map[gpu.UUID]migapply.State{}, problems: map[string][]gpu.Cause{},
 		state: configwatch.State{Config: &v1alpha1.AgentConfig{}, MIG: configwatch.MIG{Known: true}},
 	}
+	w.renew()
+	return w
+}
+
+// renew makes the Syncer of the next agent.
+func (w *world) renew() {
+	report := func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) }
 	w.Syncer = New(Deps{
 		Config: configFake{w}, Hardware: hardwareFake{w}, Ledger: ledgerFake{w}, Partition: partitionFake{w}, Node: nodeFake{w},
+		Modes: OpenModes(ModesDeps{
+			StateDir: w.dir, BootID: "boot", Report: report,
+			FileLost: func(source string, result statefile.Result, _ string) { report(source, gpu.Cause{Code: result.Code()}) },
+			Fault: func(step statefile.Step) error {
+				if w.fault == nil {
+					return nil
+				}
+				return w.fault(step)
+			},
+		}),
 		Settle: func() { w.note("settle") }, Resume: func([]gpu.UUID) { w.note("resume") },
-		Report: func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
-		Clock:  clock.RealClock{},
+		Report: report, Clock: clock.RealClock{},
 	})
-	return w
 }
 
 // start runs the Syncer until the test ends.
@@ -154,6 +178,8 @@ func (f ledgerFake) Holdings() []ledger.Holding {
 	return slices.Clone(f.held)
 }
 
+func (f ledgerFake) Writes() bool { return f.writes }
+
 func (f ledgerFake) Subscribe() *signal.Subscription { return f.ledger.Subscribe() }
 
 func (f partitionFake) Reconcile(_ context.Context, wants []migapply.Want) []migapply.Status {
@@ -169,10 +195,11 @@ func (f partitionFake) Reconcile(_ context.Context, wants []migapply.Want) []mig
 	f.reconciles++
 	f.statuses = nil
 	for _, want := range wants {
-		status := migapply.Status{UUID: want.UUID, State: migapply.Applied, Message: string(want.UUID) + " has it."}
+		status := migapply.Status{UUID: want.UUID, State: migapply.Applied, Delayed: f.delayed[want.UUID], Message: string(want.UUID) + " has it."}
 		if outcome := f.outcome[want.UUID]; outcome != "" {
 			status.State, status.Message = outcome, string(want.UUID)+" is "+string(outcome)+"."
 		}
+		status.Plan.Wanted = want.Wanted
 		if want.UUID == "GPU-0" {
 			status.Plan.Keep = f.kept
 		}

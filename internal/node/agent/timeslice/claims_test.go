@@ -99,20 +99,12 @@ func TestKilledWithClaim(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					n := newNode(t)
 					n.holdings = []gpu.Holding{ofClaim(gpuA, "short")}
-					n.fault = func(at timeslice.Step) error {
-						if at == step {
-							return context.Canceled
-						}
-						return nil
-					}
-					_, end := n.run()
-					end()
-					n.fault = nil
+					n.dieAt(step)
 					want := "short"
 					if released {
 						n.holdings, want = nil, unset
 					}
-					_, end = n.run()
+					_, end := n.run()
 					defer end()
 					n.want(want, unset)
 				})

@@ -92,6 +92,19 @@ func (n *node) run() (s *timeslice.Syncer, end func()) {
 	return s, end
 }
 
+// dieAt runs a Syncer that is killed at a step.
+func (n *node) dieAt(step timeslice.Step) {
+	n.fault = func(at timeslice.Step) error {
+		if at == step {
+			return context.Canceled
+		}
+		return nil
+	}
+	_, end := n.run()
+	end()
+	n.fault = nil
+}
+
 func (n *node) read() []offer.Unit {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -235,17 +248,10 @@ func TestKilledAtEachStep(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(t)
 				n.units = []offer.Unit{sliced(gpuA, "short")}
-				n.fault = func(at timeslice.Step) error {
-					if at == step {
-						return context.Canceled
-					}
-					return nil
-				}
-				_, end := n.run()
-				end()
+				n.dieAt(step)
 				n.wantNoted(gpuA)
-				n.fault, n.units = nil, nil
-				_, end = n.run()
+				n.units = nil
+				_, end := n.run()
 				defer end()
 				n.want(unset, unset)
 				n.wantNoted()

@@ -13,7 +13,7 @@ const head = `<!-- Made by go generate ./internal/node/metrics; do not edit. -->
 
 The agent serves Prometheus' text format at ` + "`/metrics`" + ` of its socket (` + "`" + `/run/berth/agent.sock` + "`" + `, for root on the node), and of the address ` + "`metricsListen`" + ` when it is set.
 A value that the hardware does not report has no series; it is never 0. The agent's metrics about itself
-(` + "`berth_device_plugin_*`, `berth_dra_*`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
+(` + "`berth_device_plugin_*`, `berth_dra_*`, `berth_pods_refused_total`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
 `
 
 // claims are the agent's own metrics about claims (internal/node/agent/metricsync).
@@ -28,6 +28,7 @@ has ended the call), ` + "`other_agent`" + ` (another agent of the node has the 
 |---|---|---|---|---|
 | ` + "`berth_dra_call_duration_seconds`" + ` | histogram | seconds | ` + "`operation`" + ` | How long the kubelet's calls for a claim took (prepare, unprepare). |
 | ` + "`berth_dra_claims`" + ` | gauge | number |  | ResourceClaims that hold devices. |
+| ` + "`berth_dra_devices_in_two_apis`" + ` | gauge | number |  | Published devices that the kubelet counts for a device plugin too, by GPU or resource name. |
 | ` + "`berth_dra_errors_total`" + ` | counter | number | ` + "`operation`, `reason`" + ` | Calls for a claim that failed, by reason. |
 | ` + "`berth_dra_publish_age_seconds`" + ` | gauge | seconds |  | Time since the API server was last seen to have the ResourceSlices. |
 | ` + "`berth_dra_resource_slices`" + ` | gauge | number |  | ResourceSlices that the node publishes. |

@@ -8,13 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
-	"github.com/berth-gpu/berth/internal/node/dra/class"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
@@ -32,6 +29,14 @@ func (d *inForce) Current() []allocatable.Device {
 	return slices.Clone(d.devices)
 }
 
+func (d *inForce) Units() []offer.Unit {
+	var units []offer.Unit
+	for _, device := range d.Current() {
+		units = append(units, offer.Unit{Key: device.Key, Use: device.Use})
+	}
+	return units
+}
+
 func (d *inForce) SubscribeSettled() *signal.Subscription { return d.Subscribe() }
 
 func (d *inForce) set(devices ...allocatable.Device) {
@@ -45,73 +50,6 @@ func device(id gpu.UUID, use offer.Use) allocatable.Device {
 	one := allocatable.Device{Injectable: true}
 	one.Key, one.Use, one.Health = gpu.DeviceKey{GPU: id}, use, gpu.Healthy
 	return one
-}
-
-// TestClasses: a missing class is reported at once when a device needs it, and the report ends when the class is there or no device needs
-// it any more.
-func TestClasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		devices, client := &inForce{}, fake.NewClientset()
-		var mu sync.Mutex
-		var codes []string
-		reads := func() (n int) {
-			for _, action := range client.Actions() {
-				if action.GetVerb() == "list" {
-					n++
-				}
-			}
-			return n
-		}
-		s := &Syncer{deps: Deps{Client: client, Devices: devices, Clock: clock.RealClock{}, Report: func(_ string, problems ...gpu.Cause) {
-			mu.Lock()
-			defer mu.Unlock()
-			codes = nil
-			for _, p := range problems {
-				codes = append(codes, p.Code)
-			}
-		}}}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go func() { _ = s.checkClasses(ctx) }()
-		expect := func(when string, want ...string) {
-			t.Helper()
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Equal(codes, want) {
-				t.Errorf("%s: the problems are %v, want %v", when, codes, want)
-			}
-		}
-		whole := offer.Use{API: offer.DRA, Resource: offer.DefaultResource}
-		devices.set(device("GPU-1", offer.Use{Resource: offer.DefaultResource}))
-		expect("without a device of DRA")
-		if n := reads(); n > 0 {
-			t.Errorf("read the classes %d times without a device that needs one", n)
-		}
-		devices.set(device("GPU-1", whole))
-		expect("with a device", class.Missing)
-		classes, err := class.Classes(class.Settings{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client.ResourceV1().DeviceClasses().Create(ctx, &classes[0], metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(readClassesAgain)
-		expect("with the class")
-		before := reads()
-		for range 100 {
-			devices.Set()
-			synctest.Wait()
-		}
-		if n := reads() - before; n > 0 {
-			t.Errorf("read the classes %d times for changes of other things", n)
-		}
-		devices.set(device("GPU-1", whole), device("GPU-2", offer.Use{API: offer.DRA, Resource: "nvidia.com/mig-1g.10gb"}))
-		expect("with a second resource", class.Missing)
-		devices.set()
-		expect("without devices")
-	})
 }
 
 // TestReadyWaits: a prepare waits for a device that is about to be ready, at most readyWithin, and no longer than its call.
