@@ -20,14 +20,15 @@ func newClassesCommand(deps Deps) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "classes",
 		Short: "Print the DeviceClasses for GPUs that are allocated through DRA",
-		Long: `Print the DeviceClasses of the DRA driver gpu.berth.dev, for kubectl apply: one for whole
+		Long: `Print the DeviceClasses of the DRA driver, gpu.berth.dev, for kubectl apply: one for whole
 GPUs, and one for each MIG profile of the GPUs that can be partitioned.
 
 Each class has the extended resource name under which the device plugin advertises the same
 devices, such as nvidia.com/gpu, so that pods need no change. They are objects of the cluster,
 which no agent writes. A node reports DEVICE_CLASS_MISSING and DEVICE_CLASS_AMBIGUOUS.
 
---file adds the MIG profiles that only the layouts of an agent's configuration have.`,
+--file adds the MIG profiles that only the layouts of an agent's configuration have, and takes
+the name of the driver from it (draDriverName).`,
 		Example: `  berth classes | kubectl apply -f -        create or update the classes
   berth classes | kubectl diff -f -         what would change
   berth classes --file config.yaml          with the profiles of this configuration's layouts
@@ -39,11 +40,11 @@ which no agent writes. A node reports DEVICE_CLASS_MISSING and DEVICE_CLASS_AMBI
 			}
 			settings := class.Settings{Profiles: class.DefaultProfiles()}
 			if file != "" {
-				more, err := layoutProfiles(file)
+				agent, err := readAllocating(file)
 				if err != nil {
 					return err
 				}
-				settings.Profiles = append(settings.Profiles, more...)
+				settings.Driver, settings.Profiles = agent.DRADriverName, append(settings.Profiles, layoutProfiles(agent)...)
 			}
 			classes, err := class.Classes(settings)
 			if err != nil {
@@ -52,14 +53,13 @@ which no agent writes. A node reports DEVICE_CLASS_MISSING and DEVICE_CLASS_AMBI
 			return printClasses(deps.Out, classes, format)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "an agent's configuration, whose layouts can have further MIG profiles")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "an agent's configuration, with the name of the driver and layouts that can have further MIG profiles")
 	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "output format: yaml, a document for each class, or json, a list")
 	return cmd
 }
 
-// layoutProfiles returns the MIG profiles of a configuration's layouts that are not among the default ones, sorted. It is an error when
-// the configuration allocates nothing through DRA.
-func layoutProfiles(file string) ([]string, error) {
+// readAllocating reads an agent's configuration. It is an error when the configuration allocates nothing through DRA.
+func readAllocating(file string) (*v1alpha1.AgentConfig, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration of --file: %w", err)
@@ -69,13 +69,18 @@ func layoutProfiles(file string) ([]string, error) {
 		return nil, err
 	}
 	if !slices.ContainsFunc(agent.GPUs, func(rule v1alpha1.GPURule) bool {
-		return rule.Allocation != nil && rule.Allocation.API == v1alpha1.AllocationDRA
+		return rule.Allocation != nil && rule.Allocation.API == v1alpha1.AllocationDRA || config.IsAuto(&rule)
 	}) {
 		return nil, &hintError{
 			fmt.Errorf("%s: no rule of gpus has allocation.api: dra, so its nodes need no DeviceClass", file),
 			"fix: add gpus: [{allocation: {api: dra}}] to it, or leave out --file to print the classes for all nodes",
 		}
 	}
+	return agent, nil
+}
+
+// layoutProfiles returns the MIG profiles of a configuration's layouts that are not among the default ones, sorted.
+func layoutProfiles(agent *v1alpha1.AgentConfig) []string {
 	more := map[string]bool{}
 	for _, entries := range agent.MIGLayouts {
 		for _, entry := range entries {
@@ -86,7 +91,7 @@ func layoutProfiles(file string) ([]string, error) {
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(more)), nil
+	return slices.Sorted(maps.Keys(more))
 }
 
 // printClasses writes the classes as YAML documents, or as a list in JSON.

@@ -29,6 +29,11 @@ func resourceClaims() schema.GroupVersionResource {
 	return resourceapi.SchemeGroupVersion.WithResource("resourceclaims")
 }
 
+// ours reports whether a device of a claim is of Berth's driver, which can have another name: its devices are named by UUIDs.
+func ours(driver, device string) bool {
+	return driver == pool.DefaultDriver || pool.IsDeviceName(device)
+}
+
 // claimRecord reads the kubelet's record of prepared claims. A kubelet without the record has prepared none.
 func (c *collector) claimRecord() {
 	path := under(c.places.KubeletDir, prepared.FileName)
@@ -43,7 +48,7 @@ func (c *collector) claimRecord() {
 		c.unread(trace.ClaimRecord, path, why(err))
 		return
 	}
-	claims, err := prepared.Parse(text, pool.DefaultDriver)
+	claims, err := prepared.ParseDevices(text, pool.DevicePrefix, ours)
 	if err != nil {
 		c.unread(trace.ClaimRecord, path, err.Error())
 		return
@@ -146,7 +151,7 @@ func claimFact(source trace.Source, claim *resourceapi.ResourceClaim) trace.Clai
 		return fact
 	}
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver == pool.DefaultDriver {
+		if ours(result.Driver, result.Device) {
 			fact.Devices = append(fact.Devices, trace.ClaimDevice{
 				ID: result.Device, Requests: []string{result.Request}, Admin: result.AdminAccess != nil && *result.AdminAccess,
 			})

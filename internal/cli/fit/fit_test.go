@@ -95,7 +95,13 @@ func (c *cluster) taint(node string, index int) {
 // check returns the answers for a file.
 func (c *cluster) check(t testing.TB, text string) []v1alpha1.FitItem {
 	t.Helper()
-	file, err := Parse("claim.yaml", []byte(text), "default", Defaults())
+	return c.checkWith(t, Defaults(), text)
+}
+
+// checkWith is check by a scheduler with other settings.
+func (c *cluster) checkWith(t testing.TB, settings Settings, text string) []v1alpha1.FitItem {
+	t.Helper()
+	file, err := Parse("claim.yaml", []byte(text), "default", settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +109,7 @@ func (c *cluster) check(t testing.TB, text string) []v1alpha1.FitItem {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checker := New(c.Cluster, Defaults())
+	checker := New(c.Cluster, settings)
 	var items []v1alpha1.FitItem
 	for i := range workloads {
 		item, err := checker.Check(t.Context(), &workloads[i], "")
@@ -464,16 +470,8 @@ func TestTimeout(t *testing.T) {
 	c := newCluster(t, false, "h100x8")
 	settings := Defaults()
 	settings.Timeout = -time.Second
-	file, err := Parse("f", []byte(claimFile(1, "gpu.berth.dev", "", "")), "default", settings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	workloads, err := file.Workloads(nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	item, err := New(c.Cluster, settings).Check(t.Context(), &workloads[0], "")
-	if err != nil || item.Fits || len(item.Reasons) != 1 || item.Reasons[0].Code != v1alpha1.FitTimeout {
-		t.Errorf("%v, %v", summary([]v1alpha1.FitItem{item}), err)
+	items := c.checkWith(t, settings, claimFile(1, "gpu.berth.dev", "", ""))
+	if len(items) != 1 || items[0].Fits || len(items[0].Reasons) != 1 || items[0].Reasons[0].Code != v1alpha1.FitTimeout {
+		t.Errorf("got %v", summary(items))
 	}
 }

@@ -450,22 +450,10 @@ func TestNotExplained(t *testing.T) {
 	}
 	settings := Defaults()
 	settings.Explain = -time.Second
-	file, err := Parse("f", []byte(claimFile(1, "gpu.berth.dev", "", "")), "default", settings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	workloads, err := file.Workloads(nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	item, err := New(c.Cluster, settings).Check(t.Context(), &workloads[0], "")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const slow = "NotExplained The devices that are free do not fit, and the allocator did not say within -1s what is in the way."
 	const skipped = "NotExplained The devices that are free do not fit, and what is in the way was not searched for, since 3 other nodes took too long."
 	want := []string{"node-0: " + slow, "node-1: " + slow, "node-2: " + slow, "node-3: " + skipped, "node-4: " + skipped}
-	if diff := cmp.Diff(want, summary([]v1alpha1.FitItem{item})); diff != "" {
+	if diff := cmp.Diff(want, summary(c.checkWith(t, settings, claimFile(1, "gpu.berth.dev", "", "")))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
