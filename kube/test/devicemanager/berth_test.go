@@ -72,7 +72,7 @@ type agentOptions struct {
 func newAgent(dir, cgroupRoot string, with agentOptions, log *slog.Logger) (*agent.Agent, error) {
 	watcher, err := configwatch.Open(configwatch.Deps{File: with.file, Log: log, Override: func(c *v1alpha1.AgentConfig) {
 		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
-		c.KubeletDir, c.StateDir = dir, filepath.Join(dir, "state")
+		c.KubeletDir, c.StateDir, c.PersistentDir = dir, filepath.Join(dir, "state"), filepath.Join(dir, "persistent")
 		c.CDIDir, c.HookDir, c.MPSRoot = filepath.Join(dir, "cdi"), filepath.Join(dir, "hooks"), filepath.Join(dir, "mps")
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}
 		c.ContainerdStateDir, c.CgroupRoot = filepath.Join(dir, "containerd"), cgroupRoot

@@ -73,6 +73,7 @@ var interruptions = []interruption{
 // TestHandoverToDRA switches a GPU to DRA while a pod of the device plugin has it. It has no slice entry until the pod has ended.
 func TestHandoverToDRA(t *testing.T) {
 	m := newMixed(t, "a100x8-40g", 8, 0, 1, 2, 3)
+	m.watchOneAPI()
 	for round, interrupt := range interruptions {
 		p, held := m.podWith(fmt.Sprintf("pod-%d", round))
 		free := m.freeOf(false)
@@ -97,7 +98,6 @@ func TestHandoverToDRA(t *testing.T) {
 		}
 		m.awaitRunning(claim.pods[0])
 		m.doubleHolders()
-		m.oneAPI()
 		m.end(claim)
 		m.awaitReleased()
 		m.throughDRA[m.index(held)], m.throughDRA[free] = false, false
@@ -111,6 +111,7 @@ func TestHandoverToDRA(t *testing.T) {
 // TestHandoverToDevicePlugin switches a GPU to the device plugin while a claim has it. It is not advertised until the claim has ended.
 func TestHandoverToDevicePlugin(t *testing.T) {
 	m := newMixed(t, "a100x8-40g", 8, 0, 1, 2, 3)
+	m.watchOneAPI()
 	for _, interrupt := range interruptions {
 		claim, ok := m.claimPods(1, 2)
 		if !ok {
@@ -140,7 +141,6 @@ func TestHandoverToDevicePlugin(t *testing.T) {
 		p := m.create(m.pluginPlan("pod-of-6", 6))
 		m.awaitRunning(p)
 		m.doubleHolders()
-		m.oneAPI()
 		p.kill()
 		<-p.finished
 		m.throughDRA[m.index(held)], m.throughDRA[free] = true, true

@@ -155,40 +155,54 @@ func (m *mixed) doubleHolders() {
 	m.t.Errorf("the holders of GPUs:\n  %s", strings.Join(found, "\n  "))
 }
 
-// inBoth returns the GPUs that the kubelet counts as allocatable and that have an entry in a slice, with or without a taint.
-func (m *mixed) inBoth() []string {
-	advertised := m.advertised()
-	var both []string
-	for _, slice := range m.scheduler.slices() {
-		for _, device := range slice.Spec.Devices {
-			if id := uuidOf(device); advertised[id] {
-				both = append(both, string(id))
-			}
-		}
-	}
-	slices.Sort(both)
-	return both
+// oneAPI is a watch for GPUs that are in both APIs.
+type oneAPI struct {
+	m *mixed
+	// reads counts the comparisons.
+	reads int
+	ended chan struct{}
+	stop  chan struct{}
 }
 
-// handoverLimit is how long a GPU may be seen in both APIs: the kubelet gets its list and the API server the slices from two actors of
-// the agent. After a start of the agent, the library for DRA drivers writes the slices for the first time when a second has passed. In
-// that time a claim may be allocated with a GPU that a pod gets; the ledger refuses one of them.
-const handoverLimit = 3 * time.Second
-
-// oneAPI fails the test when a GPU stays in both APIs, and returns how long one was.
-func (m *mixed) oneAPI() (took time.Duration) {
+// watchOneAPI compares the kubelet's list with the slices, over and over until the test ends, and fails the test when a GPU is in both.
+func (m *mixed) watchOneAPI() {
 	m.t.Helper()
-	began := time.Now()
-	for {
-		both := m.inBoth()
-		if took = time.Since(began); len(both) == 0 {
-			return took
+	w := &oneAPI{m: m, ended: make(chan struct{}), stop: make(chan struct{})}
+	go func() {
+		defer close(w.ended)
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(time.Millisecond):
+				w.compare()
+			}
 		}
-		if took > handoverLimit {
-			m.t.Errorf("after %s the kubelet counts GPUs that are in a ResourceSlice: %v", took, both)
-			return took
+	}()
+	m.t.Cleanup(func() {
+		close(w.stop)
+		<-w.ended
+		if w.reads < 100 {
+			m.t.Errorf("the two APIs were compared only %d times", w.reads)
 		}
-		time.Sleep(time.Millisecond)
+		m.t.Logf("compared the two APIs %d times", w.reads)
+	})
+}
+
+// compare reads the kubelet's list before and after the slices: a GPU that is in both readings of the list and in the slices between them
+// was in both APIs when the slices were read, unless the list left it out in between, which takes far longer.
+func (w *oneAPI) compare() {
+	before := w.m.advertised()
+	var sliced []gpu.UUID
+	for _, slice := range w.m.scheduler.slices() {
+		sliced = append(sliced, pool.GPUs(*slice)...)
+	}
+	after := w.m.advertised()
+	w.reads++
+	for _, id := range sliced {
+		if before[id] && after[id] {
+			w.m.t.Errorf("the kubelet counts GPU %s, and it is in a ResourceSlice", id)
+		}
 	}
 }
 

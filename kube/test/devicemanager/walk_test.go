@@ -261,8 +261,8 @@ func (w *walk) decided() {
 
 // TestBothAPIs makes random steps on a node whose GPUs are allocated through both APIs: pods with claims, pods that share a claim, pods of
 // the device plugin, restarts of the agent and the kubelet, switches of the API of a GPU, MIG layouts, and faults, also at the same
-// time. After each step no GPU has two holders, by the kubelet's files, the containers and the ledger, and none stays in both APIs. At
-// the end nothing is held.
+// time. After each step no GPU has two holders, by the kubelet's files, the containers and the ledger, and none is in both APIs at any
+// moment. At the end nothing is held.
 func TestBothAPIs(t *testing.T) {
 	steps := 2000
 	if soak() {
@@ -276,17 +276,17 @@ func TestBothAPIs(t *testing.T) {
 	}
 	w := &walk{random: rand.New(rand.NewPCG(seed(t), 0)), counts: map[string]int{}}
 	w.mixed = newMixed(t, "h100x8", 8, 0, 1, 2, 3)
-	began, longest := time.Now(), time.Duration(0)
+	w.watchOneAPI()
+	began := time.Now()
 	for i := range steps {
 		w.step()
 		w.doubleHolders()
-		longest = max(longest, w.oneAPI())
 		w.noConflict()
 		if t.Failed() {
 			t.Fatalf("after step %d; the last steps:\n  %s", i, strings.Join(w.trace[max(0, len(w.trace)-15):], "\n  "))
 		}
 	}
-	t.Logf("%d steps in %s; a GPU was in both APIs for at most %s", steps, time.Since(began).Round(time.Millisecond), longest)
+	t.Logf("%d steps in %s", steps, time.Since(began).Round(time.Millisecond))
 	w.finish()
 }
 

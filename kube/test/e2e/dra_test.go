@@ -14,11 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 // TestDRA allocates GPUs through Dynamic Resource Allocation.
 func TestDRA(t *testing.T) {
-	l := newDRALab(t)
+	l := newDRALab(t, sandbox.Options{})
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *draLab)
@@ -26,9 +27,12 @@ func TestDRA(t *testing.T) {
 		{"Claims", testDRAClaims},
 		{"Config", testDRAConfig},
 		{"Handover", testDRAHandover},
+		{"Refused", testDRARefused},
+		{"Auto", testDRAAuto},
 		{"Together", testDRATogether},
 		{"Faults", testDRAFaults},
 		{"PluginStops", testDRAPluginStops},
+		{"TwoAPIs", testDRATwoAPIs},
 		{"Kills", testDRAKills},
 		{"DynamicMIG", testDRADynamicMIG},
 		{"Steps", testDRASteps},
@@ -164,6 +168,8 @@ func testDRAHandover(t *testing.T, l *draLab) {
 		t.Fatalf("the claim has GPU %v and the device plugin's pod %v", own, held)
 	}
 
+	stop := l.watchAPIs(t)
+	defer stop()
 	// Every GPU changes sides, besides the two that are held.
 	l.setConfigs(t, map[string]string{"default": byPlugin("4, 5, 6, 7")})
 	left := slices.DeleteFunc(upTo(4), func(n uint32) bool { return n == held[0] })
@@ -191,6 +197,16 @@ func testDRAHandover(t *testing.T, l *draLab) {
 		t.Fatal(err)
 	}
 	l.waitNothingHeld(t)
+
+	// All of them, back and forth.
+	for range 2 {
+		l.setConfigs(t, map[string]string{"default": byPlugin("0, 1, 2, 3")})
+		l.waitPublished(t, 4, 5, 6, 7)
+		l.waitKubelet(t, map[string]int{wholeResource: 4})
+		l.setConfigs(t, map[string]string{"default": byPlugin("4, 5, 6, 7")})
+		l.waitPublished(t, upTo(4)...)
+		l.waitKubelet(t, map[string]int{wholeResource: 4})
+	}
 }
 
 // waitTaint waits until the device of a GPU has a taint.

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -180,15 +179,24 @@ func (l *draLab) testEventsOfClaim(t *testing.T) {
 	}
 	const want = `claim default/misspelled, all requests, status.allocation.devices.config[0].opaque.parameters: sharing.timeSlice: "shrt" is unknown (did you mean short?)`
 	for kind, reason := range map[string]string{"ResourceClaim": "ClaimNotPrepared", "Pod": "FailedPrepareDynamicResources"} {
-		waitUntil(t, 20*time.Second, "an event of the "+kind, func(ctx context.Context) error {
-			list, err := l.Client().CoreV1().Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reason + ",involvedObject.kind=" + kind + ",involvedObject.name=misspelled"})
-			if err != nil || len(list.Items) == 0 {
-				return errors.Join(errors.New("there is none"), err)
-			}
-			if text := list.Items[0].Message; !strings.Contains(text, want) {
-				t.Fatalf("the event %s is %q, want %q in it", reason, text, want)
-			}
-			return nil
-		})
+		l.waitEventOf(t, kind, "misspelled", reason, want)
 	}
+}
+
+// waitEventOf waits until an object of the default namespace has an event with the reason, whose message has all texts.
+func (l *draLab) waitEventOf(t testing.TB, kind, name, reason string, texts ...string) {
+	t.Helper()
+	waitUntil(t, 20*time.Second, fmt.Sprintf("%s %s has an event %s with %q", kind, name, reason, texts), func(ctx context.Context) error {
+		list, err := l.Client().CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reason + ",involvedObject.kind=" + kind + ",involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		var messages []string
+		for i := range list.Items {
+			if messages = append(messages, list.Items[i].Message); hasAll(list.Items[i].Message, texts) {
+				return nil
+			}
+		}
+		return fmt.Errorf("they are %q", messages)
+	})
 }

@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
@@ -332,32 +336,51 @@ func (l *draLab) waitPending(t testing.TB, pod *corev1.Pod) {
 	})
 }
 
-// watchSlices reads the first node's slices until stop is called, which returns when they were missing first, and when they were back.
+// watchSlices watches the first node's slices until stop is called, which returns when they were missing first, and when they were back
+// last. The time without them can be shorter than two readings are apart.
 func (l *draLab) watchSlices(t testing.TB) (stop func() (gone, back time.Time)) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	client := l.Client().ResourceV1().ResourceSlices()
+	options := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + l.node.Name()}
+	list, err := client.List(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.ResourceVersion = list.ResourceVersion
+	changes, err := client.Watch(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	complete := map[string]bool{} // the slices with all GPUs
+	for i := range list.Items {
+		complete[list.Items[i].Name] = len(list.Items[i].Spec.Devices) == nodeGPUs
+	}
+	var stopped atomic.Bool
 	var gone, back time.Time
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		missing := false
-		for ctx.Err() == nil {
-			all, err := l.slices(ctx)
-			now := time.Now()
-			switch complete := len(all) == 1 && len(all[0].Spec.Devices) == 8; {
-			case err != nil:
-			case !complete && gone.IsZero():
-				gone, missing = now, true
-			case !complete:
-				missing = true
-			case missing:
-				back, missing = now, false
+		for change := range changes.ResultChan() {
+			slice, ok := change.Object.(*resourceapi.ResourceSlice)
+			if !ok { // A watch that is stopped may end with an error.
+				if !stopped.Load() {
+					t.Errorf("the watch ended: %v", change.Object)
+				}
+				return
 			}
-			time.Sleep(sampleEvery / 2)
+			was := slices.Contains(slices.Collect(maps.Values(complete)), true)
+			complete[slice.Name] = change.Type != watch.Deleted && len(slice.Spec.Devices) == nodeGPUs
+			switch is := slices.Contains(slices.Collect(maps.Values(complete)), true); {
+			case was && !is && gone.IsZero():
+				gone = time.Now()
+			case !was && is:
+				back = time.Now()
+			}
 		}
 	}()
 	return func() (time.Time, time.Time) {
-		cancel()
+		stopped.Store(true)
+		changes.Stop()
 		<-done
 		if gone.IsZero() || back.IsZero() {
 			t.Errorf("the slices were missing from %s to %s, want both", gone, back)

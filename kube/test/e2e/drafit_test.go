@@ -46,7 +46,7 @@ type fitPod struct {
 // TestDRAFit asks berth fit about random claims and pods, creates each, and compares what the scheduler does: whether it is scheduled,
 // and the devices that it gets on the node that the scheduler chose.
 func TestDRAFit(t *testing.T) {
-	l := &fitLab{draLab: newDRALab(t), random: seeded(t)}
+	l := &fitLab{draLab: newDRALab(t, sandbox.Options{}), random: seeded(t)}
 	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
 - select: {model: ["NVIDIA H100*"]}
   allocation: {api: dra}

@@ -33,13 +33,12 @@ type draLab struct {
 	other *rig
 }
 
-func newDRALab(t testing.TB) *draLab {
+func newDRALab(t testing.TB, o sandbox.Options) *draLab {
 	t.Helper()
-	l := &draLab{lab: newLab(t, sandbox.Options{
-		Nodes: 2, Profile: "h100x8", NodeProfiles: map[string]string{"node-1": "a100x8-80g"},
-		// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
-		KubeletConfig: map[string]any{"syncFrequency": "3s"},
-	})}
+	o.Nodes, o.Profile, o.NodeProfiles = 2, "h100x8", map[string]string{"node-1": "a100x8-80g"}
+	// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
+	o.KubeletConfig = map[string]any{"syncFrequency": "3s"}
+	l := &draLab{lab: newLab(t, o)}
 	node := l.Nodes()[1]
 	l.other = &rig{Cluster: l.Cluster, node: node, mode: &podAgent{node: node}}
 	classes, err := class.Classes(class.Settings{Profiles: class.DefaultProfiles()})

@@ -235,16 +235,22 @@ func (r *rig) inNode(t testing.TB, code int, program string, args ...string) str
 	return out.String()
 }
 
-// checkDoctor runs berth doctor on the node: with 0 it must find nothing, with 1 these codes among others.
-func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
+// doctor runs berth doctor on the node, which must end with the code, and returns its report.
+func (r *rig) doctor(t testing.TB, code int) *v1alpha1.Doctor {
 	t.Helper()
 	out := r.inNode(t, code, "berth", "doctor", "--sim", r.node.SimDir(), "--kubeconfig", r.AdminKubeconfigInside(),
 		"--node-name", r.node.Name(), "-o", "json")
 	report := &v1alpha1.Doctor{}
 	if err := json.Unmarshal([]byte(out), report); err != nil {
 		t.Errorf("berth doctor: %v\n%s", err, out)
-		return
 	}
+	return report
+}
+
+// checkDoctor runs berth doctor on the node: with 0 it must find nothing, with 1 these codes among others.
+func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
+	t.Helper()
+	report := r.doctor(t, code)
 	var found []string
 	for _, finding := range report.Findings {
 		if finding.Status == v1alpha1.DoctorProblem && !slices.Contains(found, finding.Code) {
@@ -254,11 +260,11 @@ func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 	slices.Sort(found)
 	for _, want := range codes {
 		if !slices.Contains(found, want) {
-			t.Errorf("berth doctor finds %v, want %s among them\n%s", found, want, out)
+			t.Errorf("berth doctor finds %v, want %s among them\n%+v", found, want, report.Findings)
 		}
 	}
 	if len(codes) == 0 && len(found) > 0 {
-		t.Errorf("berth doctor finds %v on a healthy node\n%s", found, out)
+		t.Errorf("berth doctor finds %v on a healthy node\n%+v", found, report.Findings)
 	}
 }
 

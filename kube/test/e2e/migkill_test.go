@@ -277,8 +277,8 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 			l.killSupervisor(t)
 			l.startSupervisor(t)
 		}
+		l.waitDaemonShown(t)
 		l.waitKubelet(t, with)
-		l.waitDaemons(t, 1)
 	}
 
 	l.checkDaemonEndsWithContainer(t, with)
@@ -316,6 +316,8 @@ func (l *lab) checkDaemonIsAdopted(t *testing.T, with map[string]int) {
 	t.Helper()
 	ctx := timeout(t, time.Minute)
 	l.killSupervisor(t)
+	l.waitDaemons(t, 0) // The runtime ends the daemon after the supervisor: the client must not get that one.
+	l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -342,13 +344,9 @@ func (l *lab) checkDaemonIsAdopted(t *testing.T, with map[string]int) {
 	if now := l.waitDaemons(t, 1)[0]; now != daemon {
 		t.Errorf("the daemon was process %d and is %d, want it adopted", daemon, now)
 	}
-	waitUntil(t, 10*time.Second, "the agent shows the adopted daemon", func(ctx context.Context) error {
-		state, err := l.agentState(ctx)
-		if err == nil && (len(state.MPS) != 1 || state.MPS[0].State != "Ready" || state.MPS[0].PID != daemon) {
-			err = fmt.Errorf("it has %+v, want process %d", state.MPS, daemon)
-		}
-		return err
-	})
+	if now := l.waitDaemonShown(t); now != daemon {
+		t.Errorf("the agent shows process %d, want %d", now, daemon)
+	}
 	l.killAgent(t)
 	if err := l.mode.Start(timeout(t, time.Minute)); err != nil {
 		t.Fatal(err)
@@ -373,6 +371,24 @@ func (l *lab) startSupervisor(t testing.TB) {
 	if err := l.node.StartMPS(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// waitDaemonShown waits until one MPS control daemon of this node runs and the agent shows it as ready, and returns its process. The
+// kubelet's list alone can be that of a daemon that has ended: the agent notices the end of a supervisor after 2 s.
+func (l *lab) waitDaemonShown(t testing.TB) (pid int) {
+	t.Helper()
+	waitUntil(t, 30*time.Second, "the agent shows the one MPS daemon that runs", func(ctx context.Context) error {
+		running := l.daemons(t)
+		state, err := l.agentState(ctx)
+		if err == nil && (len(running) != 1 || len(state.MPS) != 1 || state.MPS[0].State != "Ready" || state.MPS[0].PID != running[0]) {
+			err = fmt.Errorf("it has %+v, and there are the processes %v", state.MPS, running)
+		}
+		if err == nil {
+			pid = running[0]
+		}
+		return err
+	})
+	return pid
 }
 
 // waitDaemons waits until this number of MPS control daemons of this node runs, and returns their processes.
