@@ -27,9 +27,13 @@ import (
 // register registers the driver as the kubelet does, and returns the name that it registers.
 func (b *claimBench) register() string {
 	b.t.Helper()
-	found, err := filepath.Glob(filepath.Join(b.kubeletDir(), "plugins_registry", "*.sock"))
-	if err != nil || len(found) != 1 || !strings.HasPrefix(filepath.Base(found[0]), b.driver) {
-		b.t.Fatalf("the registration sockets are %v (%v)", found, err)
+	var found []string
+	b.until("the registration socket exists", func() bool { // It is created after the driver's own socket.
+		found, _ = filepath.Glob(filepath.Join(b.kubeletDir(), "plugins_registry", "*.sock"))
+		return len(found) > 0
+	})
+	if len(found) != 1 || !strings.HasPrefix(filepath.Base(found[0]), b.driver) {
+		b.t.Fatalf("the registration sockets are %v", found)
 	}
 	connection, err := grpc.NewClient("unix:"+found[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -37,7 +41,8 @@ func (b *claimBench) register() string {
 	}
 	defer connection.Close()
 	client := registerapi.NewRegistrationClient(connection)
-	info, err := client.GetInfo(b.t.Context(), &registerapi.InfoRequest{})
+	// The socket's file exists before its server listens.
+	info, err := client.GetInfo(b.t.Context(), &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -60,17 +65,16 @@ func (b *claimBench) published() []resourceapi.ResourceSlice {
 // TestDriverName runs a driver with another name: registration, slices, taints, a prepare over the socket, and the kubelet's record of it.
 func TestDriverName(t *testing.T) {
 	const name = "gpu.example.com"
-	b := newClaimBenchOf(t, "a100x8-40g", "{select: {index: [0]}, allocation: {api: dra}}, ", name)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fakeapi.NodeName, UID: "node"}}
+	b := newIdleClaimBench(t, "a100x8-40g", name, node)
+	b.configure("gpus: [{select: {index: [0]}, allocation: {api: dra}}, {allocation: {api: dra}, dynamicMIG: true}]\n")
 	var names atomic.Int64 // The API server makes names of these.
 	b.clients.PrependReactor("create", "resourceslices", func(action ktesting.Action) (bool, runtime.Object, error) {
 		slice := action.(ktesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
 		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, names.Add(1))
 		return false, nil, nil
 	})
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fakeapi.NodeName, UID: "node"}}
-	if _, err := b.clients.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	b.begin()
 	b.restart() // The kubelet of this test does not say what it counts, so only GPUs that had been published are.
 	if got := b.register(); got != name {
 		t.Errorf("it registers as %s", got)

@@ -50,13 +50,7 @@ var errDied = errors.New("died")
 // newClaimBench starts an agent whose GPUs are dynamic, besides those that rules select first.
 func newClaimBench(t testing.TB, profile, rules string) *claimBench {
 	t.Helper()
-	return newClaimBenchOf(t, profile, rules, pool.DefaultDriver)
-}
-
-// newClaimBenchOf is newClaimBench for a driver with another name.
-func newClaimBenchOf(t testing.TB, profile, rules, driver string) *claimBench {
-	t.Helper()
-	b := newIdleClaimBench(t, profile, driver)
+	b := newIdleClaimBench(t, profile, pool.DefaultDriver)
 	b.configure("gpus: [" + rules + "{allocation: {api: dra}, dynamicMIG: true}]\n")
 	b.begin()
 	return b
