@@ -92,11 +92,34 @@ type Holding struct {
 	// TimeSlice is the time slice that a claim wants for its whole GPU: short, medium, long, or TimeSliceDefault. It is empty when it is
 	// not known what the claim wants, and for other holders and devices.
 	TimeSlice string `json:"timeSlice,omitempty"`
+	// MPS are the limits of the MPS daemon that a claim wants for its whole GPU; zero when it wants none, and while TimeSlice is empty.
+	MPS MPSLimits `json:"mps,omitzero"`
 	// Requests are the names of a claim's requests for which it has the device, sorted; empty for other holders.
 	Requests []string `json:"requests,omitempty"`
 	// Pods are those that may use a claim's devices, sorted by UID: all holdings of a claim have the same. They are empty for other
 	// holders.
 	Pods []Pod `json:"pods,omitempty"`
+}
+
+// MPSLimits are the limits that an MPS daemon enforces on each client process. The zero value means that no daemon is wanted.
+type MPSLimits struct {
+	// PinnedMemoryMiB limits the device memory; -1 for no limit.
+	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB"`
+	// ActiveThreadPercentage limits the multiprocessors, 1 to 100.
+	ActiveThreadPercentage int `json:"activeThreadPercentage"`
+	// SingleUser lets clients of one UID run at a time.
+	SingleUser bool `json:"singleUser,omitempty"`
+}
+
+// Wanted reports whether a daemon with these limits is wanted.
+func (l MPSLimits) Wanted() bool { return l.ActiveThreadPercentage > 0 }
+
+// Valid reports whether no daemon is wanted, or one with limits that can be set.
+func (l MPSLimits) Valid() bool {
+	if l == (MPSLimits{}) {
+		return true
+	}
+	return (l.PinnedMemoryMiB == -1 || l.PinnedMemoryMiB > 0) && l.ActiveThreadPercentage >= 1 && l.ActiveThreadPercentage <= 100
 }
 
 // TimeSliceDefault is the driver's own time slice.

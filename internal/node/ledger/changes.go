@@ -131,5 +131,5 @@ func equal(a, b Holding) bool {
 	return a.Key == b.Key && a.Holder == b.Holder && a.Since.Equal(b.Since) && a.Pending == b.Pending &&
 		a.Uncounted == b.Uncounted && slices.Equal(a.Containers, b.Containers) && slices.Equal(a.Live,
 		b.Live) && slices.Equal(a.Grants, b.Grants) &&
-		a.Placement == b.Placement && a.Profile == b.Profile && a.TimeSlice == b.TimeSlice && slices.Equal(a.Requests, b.Requests) && slices.Equal(a.Pods, b.Pods)
+		a.Placement == b.Placement && a.Profile == b.Profile && a.TimeSlice == b.TimeSlice && a.MPS == b.MPS && slices.Equal(a.Requests, b.Requests) && slices.Equal(a.Pods, b.Pods)
 }

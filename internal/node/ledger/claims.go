@@ -34,8 +34,9 @@ type ClaimDevice struct {
 	Placement gpu.Placement
 	// Profile is that of a MIG device; empty keeps the one that the ledger has. Two profiles can have one placement.
 	Profile string
-	// TimeSlice is what the claim wants for a whole GPU; empty keeps what the ledger has.
+	// TimeSlice and MPS are what the claim wants for a whole GPU; an empty TimeSlice keeps what the ledger has of both.
 	TimeSlice string
+	MPS       gpu.MPSLimits
 	// Requests are the names of the claim's requests that the device is for; nil keeps those that the ledger has.
 	Requests []string
 }
@@ -240,7 +241,7 @@ func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []
 				h.Profile = d.Profile
 			}
 			if d.TimeSlice != "" && key.Whole() {
-				h.TimeSlice = d.TimeSlice
+				h.TimeSlice, h.MPS = d.TimeSlice, d.MPS
 			}
 		}
 		if !equal(h, l.records[key].Holding) {

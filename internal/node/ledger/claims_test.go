@@ -671,3 +671,41 @@ func TestTimeSliceOfAClaim(t *testing.T) {
 		t.Errorf("%v; left %v", err, slices())
 	}
 }
+
+// TestMPSOfAClaim: the limits of a claim's MPS daemon come with its time slice, are in the file, and are kept by an adoption, which does
+// not know them.
+func TestMPSOfAClaim(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l := openTest(t, path, nil)
+	limits := gpu.MPSLimits{PinnedMemoryMiB: -1, ActiveThreadPercentage: 25}
+	acquire := func(limits gpu.MPSLimits) {
+		t.Helper()
+		whole := on("G0")
+		whole.TimeSlice, whole.MPS = gpu.TimeSliceDefault, limits
+		if err := l.AcquireClaim(train(whole)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when string, limits gpu.MPSLimits) {
+		t.Helper()
+		if held := l.Holdings(); len(held) != 1 || held[0].MPS != limits {
+			t.Errorf("%s: the ledger has %+v, want the limits %+v", when, held, limits)
+		}
+	}
+	acquire(gpu.MPSLimits{})
+	want("without MPS", gpu.MPSLimits{})
+	acquire(limits)
+	want("with MPS", limits)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = openTest(t, path, nil)
+	want("opened again", limits)
+	if refused, err := l.AdoptAll([]Claim{train(on("G0"))}); err != nil || len(refused) > 0 {
+		t.Errorf("%v %v", refused, err)
+	}
+	want("adopted", limits)
+	if _, err := parseHoldings(Version, [][]byte{[]byte(`{"key":{"gpu":"G0"},"holder":{"kind":"Claim","id":"c"},"since":"2026-12-01T12:00:00Z","mps":{"pinnedMemoryMiB":-2,"activeThreadPercentage":101}}`)}); err == nil {
+		t.Error("limits that cannot be set were read")
+	}
+}

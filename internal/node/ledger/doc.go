@@ -145,7 +145,7 @@
 // # The file
 //
 // A file has the lowest version that has a form for its content: 2 when a device is held by placement, else 1. So an
-// older agent reads it whenever that is safe. It ignores a claim's pods and requests, which change nothing about who
+// older agent reads it whenever that is safe. It ignores a claim's pods, requests and sharing, which change nothing about who
 // holds what; it would take a placement for the whole GPU, so it refuses version 2, keeps the file as Path.bak and reads
 // the devices in use elsewhere. A version 1 file needs no conversion.
 //

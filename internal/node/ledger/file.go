@@ -162,6 +162,8 @@ func (h *Holding) fault(version int) string {
 		return fmt.Sprintf("key %q has a placement, and the kubelet knows no such device", h.Key)
 	case h.Placement != gpu.Placement{} && !gpu.Placed(h.Key.GPU, h.Placement).Valid():
 		return fmt.Sprintf("placement %s of key %q", h.Placement, h.Key)
+	case !h.MPS.Valid():
+		return fmt.Sprintf("key %q has the MPS limits %+v", h.Key, h.MPS)
 	case slices.ContainsFunc(h.Pods, func(pod gpu.Pod) bool { return pod.UID == "" }):
 		return fmt.Sprintf("key %q has a pod without a UID", h.Key)
 	}
