@@ -17,9 +17,22 @@ type GPUClaimConfig struct {
 
 // ClaimSharing is how containers share the GPUs of a claim.
 type ClaimSharing struct {
-	// Mode is timeSlicing: mps needs an MPS daemon, which claims do not get yet.
+	// Mode is timeSlicing or mps. With mps the containers are clients of an MPS daemon, which runs as long as the claim is prepared. It
+	// is for one whole GPU: a container has one daemon, and MPS does not run on MIG devices here.
 	Mode SharingMode `json:"mode"`
-	// TimeSlice is how long a process runs before the next: default, short, medium or long. Default: default. Only whole
-	// GPUs have a time slice.
+	// TimeSlice is how long a process runs before the next: default, short, medium or long. Default: default. It is for mode timeSlicing
+	// of whole GPUs.
 	TimeSlice TimeSlice `json:"timeSlice,omitempty"`
+	// MPS are the limits of mode mps.
+	MPS *ClaimMPSLimits `json:"mps,omitempty"`
+}
+
+// ClaimMPSLimits bound each client process of a claim's MPS daemon.
+type ClaimMPSLimits struct {
+	// PinnedMemoryMiB is the most device memory that a client process may have. Default: -1, for no limit.
+	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
+	// ActiveThreadPercentage is the share of the multiprocessors that a client process may use, 1 to 100. Default: 100.
+	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// SingleUser lets the clients of a second UID wait while those of a first run. Default false: they run together.
+	SingleUser bool `json:"singleUser,omitempty"`
 }

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -66,15 +68,40 @@ func (d *decoder) checkClaimSharing(config *v1alpha1.GPUClaimConfig) {
 	sharing := config.Sharing
 	switch sharing.Mode {
 	case "":
-		d.reject("sharing.mode", "is missing", "write timeSlicing")
+		d.reject("sharing.mode", "is missing", "write timeSlicing or mps")
 	case v1alpha1.SharingMPS:
-		d.reject("sharing.mode", "claims cannot use MPS in this version", "write timeSlicing, or share GPUs by MPS through the device plugin")
+		d.checkClaimMPS(sharing)
+		return
 	default:
-		oneOf(d, "sharing.mode", sharing.Mode, v1alpha1.SharingTimeSlicing)
+		oneOf(d, "sharing.mode", sharing.Mode, v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS)
+	}
+	if sharing.MPS != nil {
+		d.reject("sharing.mps", "these limits need mode mps: time-slicing limits neither memory nor threads", "set mode: mps, or remove mps")
 	}
 	sharing.TimeSlice = v1alpha1.TimeSlice(pick(string(sharing.TimeSlice), string(v1alpha1.TimeSliceDefault)))
 	oneOf(d, "sharing.timeSlice", sharing.TimeSlice, v1alpha1.TimeSliceDefault, v1alpha1.TimeSliceShort, v1alpha1.TimeSliceMedium, v1alpha1.TimeSliceLong)
 }
+
+// checkClaimMPS checks the limits of mode mps, and fills in their defaults.
+func (d *decoder) checkClaimMPS(sharing *v1alpha1.ClaimSharing) {
+	if sharing.TimeSlice != "" {
+		d.reject("sharing.timeSlice", "a time slice has no meaning with mode mps", "remove timeSlice, or set mode: timeSlicing")
+	}
+	if sharing.MPS == nil {
+		sharing.MPS = &v1alpha1.ClaimMPSLimits{}
+	}
+	limits := sharing.MPS
+	if memory := limits.PinnedMemoryMiB; memory < -1 || memory > maxPinnedMiB || memory == 0 && d.given("sharing.mps.pinnedMemoryMiB") {
+		d.reject("sharing.mps.pinnedMemoryMiB", fmt.Sprintf("%d is not a limit", memory), "write MiB, or remove it for no limit")
+	}
+	if percent := limits.ActiveThreadPercentage; percent < 0 || percent > 100 || percent == 0 && d.given("sharing.mps.activeThreadPercentage") {
+		d.reject("sharing.mps.activeThreadPercentage", fmt.Sprintf("%d is not a percentage from 1 to 100", percent), "remove it for 100")
+	}
+	limits.PinnedMemoryMiB, limits.ActiveThreadPercentage = cmp.Or(limits.PinnedMemoryMiB, -1), cmp.Or(limits.ActiveThreadPercentage, 100)
+}
+
+// maxPinnedMiB is the largest memory limit that an MPS daemon is given, 1 PiB.
+const maxPinnedMiB = 1 << 30
 
 // topText returns the text of a key at the top level of a document; empty when it has none.
 func topText(document *yaml.Node, key string) string {

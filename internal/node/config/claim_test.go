@@ -32,7 +32,7 @@ func TestParseClaim(t *testing.T) {
 		"wrong case":          {data: head + `,"sharing":{"Mode":"timeSlicing"}}`, err: "sharing.Mode: unknown key"},
 		"no mode":             {data: head + `,"sharing":{"timeSlice":"short"}}`, err: "sharing.mode: is missing"},
 		"unknown mode":        {data: head + `,"sharing":{"mode":"TimeSlicing"}}`, err: "sharing.mode: \"TimeSlicing\" is unknown"},
-		"mps":                 {data: head + `,"sharing":{"mode":"mps"}}`, err: "sharing.mode: claims cannot use MPS in this version"},
+		"limits of mps":       {data: head + `,"sharing":{"mode":"timeSlicing","mps":{}}}`, err: "sharing.mps: these limits need mode mps"},
 		"unknown time slice":  {data: head + `,"sharing":{"mode":"timeSlicing","timeSlice":"shrt"}}`, err: `sharing.timeSlice: "shrt" is unknown (did you mean short?)`},
 		"wrong type":          {data: head + `,"sharing":{"mode":"timeSlicing","timeSlice":2}}`, err: "sharing.timeSlice: want text"},
 		"given twice":         {data: head + `,"kind":"GPUClaimConfig"}`, err: "kind: this key is given twice"},
@@ -56,11 +56,50 @@ func TestParseClaim(t *testing.T) {
 	}
 }
 
+// TestParseClaimMPS reads the limits of mode mps.
+func TestParseClaimMPS(t *testing.T) {
+	defaults := v1alpha1.ClaimMPSLimits{PinnedMemoryMiB: -1, ActiveThreadPercentage: 100}
+	tests := map[string]struct {
+		sharing string
+		want    v1alpha1.ClaimMPSLimits
+		err     string
+	}{
+		"defaults":         {sharing: `{"mode":"mps"}`, want: defaults},
+		"null":             {sharing: `{"mode":"mps","mps":null}`, want: defaults},
+		"no limits":        {sharing: `{"mode":"mps","mps":{}}`, want: defaults},
+		"all":              {sharing: `{"mode":"mps","mps":{"pinnedMemoryMiB":8192,"activeThreadPercentage":25,"singleUser":true}}`, want: v1alpha1.ClaimMPSLimits{PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, SingleUser: true}},
+		"no memory limit":  {sharing: `{"mode":"mps","mps":{"pinnedMemoryMiB":-1}}`, want: defaults},
+		"no memory":        {sharing: `{"mode":"mps","mps":{"pinnedMemoryMiB":0}}`, err: "sharing.mps.pinnedMemoryMiB: 0 is not a limit (write MiB, or remove it for no limit)"},
+		"below no limit":   {sharing: `{"mode":"mps","mps":{"pinnedMemoryMiB":-2}}`, err: "sharing.mps.pinnedMemoryMiB: -2 is not a limit"},
+		"too much memory":  {sharing: `{"mode":"mps","mps":{"pinnedMemoryMiB":1073741825}}`, err: "sharing.mps.pinnedMemoryMiB: 1073741825 is not a limit"},
+		"no threads":       {sharing: `{"mode":"mps","mps":{"activeThreadPercentage":0}}`, err: "sharing.mps.activeThreadPercentage: 0 is not a percentage from 1 to 100 (remove it for 100)"},
+		"too many threads": {sharing: `{"mode":"mps","mps":{"activeThreadPercentage":101}}`, err: "101 is not a percentage"},
+		"a time slice":     {sharing: `{"mode":"mps","timeSlice":"short"}`, err: "sharing.timeSlice: a time slice has no meaning with mode mps"},
+		"unknown limit":    {sharing: `{"mode":"mps","mps":{"memory":1}}`, err: "sharing.mps.memory: unknown key"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseClaim("config", []byte(`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharing":`+test.sharing+`}`))
+			switch {
+			case test.err != "":
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got %v, want %q", err, test.err)
+				}
+			case err != nil:
+				t.Error(err)
+			case got.Sharing.Mode != v1alpha1.SharingMPS || got.Sharing.TimeSlice != "" || *got.Sharing.MPS != test.want:
+				t.Errorf("got %+v with %+v, want %+v", got.Sharing, got.Sharing.MPS, test.want)
+			}
+		})
+	}
+}
+
 // FuzzParseClaim: no content makes ParseClaim panic, an error is one line, and what is read is read as the same when it is written out.
 func FuzzParseClaim(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharing":{"mode":"timeSlicing","timeSlice":"short"}}`,
-		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharing":null}`, `[`, `{"kind":["a"]}`, "a: &a [*a]",
+		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharing":null}`, `[`,
+		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharing":{"mode":"mps","mps":{"pinnedMemoryMiB":8192,"activeThreadPercentage":25}}}`, `{"kind":["a"]}`, "a: &a [*a]",
 	} {
 		f.Add([]byte(seed))
 	}
