@@ -92,11 +92,17 @@ func (w *wanted) hold(device Device, request string, with *settings) error {
 		return fmt.Errorf("device %s is %s: %s; delete the pod and its claim to get another GPU, or repair this one (berth gpus)",
 			device.Name, strings.ToLower(string(device.Health)), reasonText(device.Reason))
 	}
-	slice, err := timeSlice(device, with)
+	slice, limits, err := sharing(device, with)
 	if err != nil {
 		return err
 	}
-	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Profile: device.Profile, TimeSlice: slice, Requests: []string{request}})
+	if limits.Wanted() && slices.ContainsFunc(w.claim.Devices, func(other ClaimDevice) bool { return other.MPS.Wanted() }) {
+		return fmt.Errorf("mode mps of %s is for one GPU of a claim, because a container has one MPS daemon; make a claim for each GPU, or name one request in the requests of the configuration",
+			with.field)
+	}
+	w.claim.Devices = append(w.claim.Devices, ClaimDevice{
+		Key: device.Key, Profile: device.Profile, TimeSlice: slice, MPS: limits, Requests: []string{request},
+	})
 	return nil
 }
 

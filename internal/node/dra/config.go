@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -69,20 +70,51 @@ func (s *settings) covers(request string) bool {
 	return len(s.requests) == 0 || slices.Contains(s.requests, request) || slices.Contains(s.requests, parent)
 }
 
-// timeSlice returns the time slice that a device has to get; empty for a MIG device, which has none.
-func timeSlice(device Device, with *settings) (string, error) {
-	wanted := gpu.TimeSliceDefault
+// sharing returns the time slice that a device has to get, which is empty for a MIG device, and the limits of its MPS daemon.
+func sharing(device Device, with *settings) (slice string, limits gpu.MPSLimits, err error) {
+	slice = gpu.TimeSliceDefault
 	if with != nil {
-		wanted = string(with.Sharing.TimeSlice)
+		slice = cmp.Or(string(with.Sharing.TimeSlice), slice)
+		if mps := with.Sharing.MPS; mps != nil {
+			limits = gpu.MPSLimits{PinnedMemoryMiB: mps.PinnedMemoryMiB, ActiveThreadPercentage: mps.ActiveThreadPercentage, SingleUser: mps.SingleUser}
+		}
 	}
+	const fix = "name the requests for whole GPUs in the requests of the configuration, or remove"
 	switch {
 	case device.Key.Whole():
-		return wanted, nil
-	case wanted != gpu.TimeSliceDefault:
-		return "", fmt.Errorf("device %s is a MIG device, and only whole GPUs have the time slice %s of %s; name the requests for whole GPUs in the requests of the configuration, or remove timeSlice",
-			device.Name, wanted, with.field)
+		return slice, limits, nil
+	case limits.Wanted():
+		return "", limits, fmt.Errorf("device %s is a MIG device, and MPS of %s runs on whole GPUs only; %s mode mps", device.Name, with.field, fix)
+	case slice != gpu.TimeSliceDefault:
+		return "", limits, fmt.Errorf("device %s is a MIG device, and only whole GPUs have the time slice %s of %s; %s timeSlice", device.Name, slice, with.field, fix)
 	}
-	return "", nil
+	return "", limits, nil
+}
+
+// serve waits until each whole GPU of the claim, which the ledger has, has the MPS daemon of its configuration, or none, and adds what a
+// client needs to the answer.
+func (d *Driver) serve(ctx context.Context, w *wanted) error {
+	for _, device := range w.claim.Devices {
+		if !device.Key.Whole() {
+			continue
+		}
+		names, err := d.deps.Served(ctx, device.Key.GPU, device.MPS)
+		if err != nil {
+			return fmt.Errorf("request %s: %w", strings.Join(device.Requests, ", "), err)
+		}
+		if !device.MPS.Wanted() {
+			continue
+		}
+		for i := range w.devices {
+			if w.held[i] && w.devices[i].Key == device.Key {
+				w.answer[i].CDIDeviceIDs = append(w.answer[i].CDIDeviceIDs, names...)
+			}
+		}
+		if err := d.deps.Fault(StepServed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // slice waits until the GPUs of the claim, which the ledger has, have the time slices of its configuration.

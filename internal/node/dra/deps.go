@@ -24,7 +24,9 @@ type ClaimDevice struct {
 	Profile string
 	// TimeSlice is the wanted time slice of a whole GPU; empty when it is not known, and for a MIG device.
 	TimeSlice string
-	Requests  []string
+	// MPS are the limits of the MPS daemon that a whole GPU has to have; zero for none.
+	MPS      gpu.MPSLimits
+	Requests []string
 }
 
 // Claim is a ResourceClaim with the devices that it holds on this node.
@@ -107,6 +109,8 @@ const (
 	StepResolved Step = "resolved device"
 	// StepSliced: a GPU has the time slice of the claim's configuration.
 	StepSliced Step = "set time slice of device"
+	// StepServed: a GPU has the MPS daemon of the claim's configuration.
+	StepServed Step = "started MPS daemon of device"
 	// StepInjectable: the CDI spec on disk has the devices, and the kubelet has no response.
 	StepInjectable Step = "injectable devices"
 	// StepReleased: the ledger does not have the claim any more, and the kubelet has no response.
@@ -125,6 +129,10 @@ type Deps struct {
 	// Sliced returns when a GPU, which a claim has in the ledger, has the claim's time slice, or with the reason why it does not. It may
 	// wait for a moment, and is called without a lock that other claims wait for.
 	Sliced func(ctx context.Context, id gpu.UUID, slice string) error
+	// Served returns the CDI names of the MPS daemon of a GPU, which a claim has in the ledger, once it runs with the limits and the CDI spec
+	// on disk has them; without limits it returns when no daemon runs on the GPU. The error is the reason why that is not so. It may wait
+	// for a moment, and is called without a lock that other claims wait for.
+	Served func(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) (names []string, err error)
 	// Devices returns the published devices, and those that are still held, in a stable order. It must answer from memory.
 	Devices func() []Device
 	// Changed subscribes to changes of Devices.

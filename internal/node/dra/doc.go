@@ -22,7 +22,9 @@
 //     this call has ended.
 //  6. Wait until each GPU has the time slice of the configuration (Deps.Sliced). The holding in the ledger has it since step 4, and what
 //     sets it follows the ledger, so that the release of the claim, whatever ends it, sets the driver's default again.
-//  7. Answer with the CDI names of the node's spec. A claim has no spec of its own.
+//  7. Wait until each whole GPU has the MPS daemon of the configuration, or none (Deps.Served): one that is left of an earlier claim
+//     makes the GPU unusable for other processes. What starts and ends daemons follows the ledger too.
+//  8. Answer with the CDI names of the node's spec, and with those of the MPS daemons. A claim has no spec of its own.
 //
 // Nothing before step 4 changes anything, and the steps from 4 on can be repeated; so a prepare that is killed anywhere is finished by the
 // kubelet's retry, or undone by its unprepare. An unprepare releases the claim in the ledger and waits for nothing: a MIG device that

@@ -196,6 +196,9 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err := d.slice(ctx, &w); err != nil {
 		return nil, fmt.Errorf("%s, %w", who, err)
 	}
+	if err := d.serve(ctx, &w); err != nil {
+		return nil, fmt.Errorf("%s, %w", who, err)
+	}
 	return w.answer, nil
 }
 

@@ -122,6 +122,9 @@ type node struct {
 	// notSliced are the errors of Sliced, and sliced its other calls.
 	notSliced map[gpu.UUID]error
 	sliced    []string
+	// notServed are the errors of Served, and served its other calls.
+	notServed map[gpu.UUID]error
+	served    []string
 	// exists are the devices of dynamic GPUs that Ensure makes; it fails for others.
 	exists   map[gpu.DeviceKey]gpu.UUID
 	problems map[string][]gpu.Cause
@@ -133,7 +136,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 func name(i int) string   { return fmt.Sprintf("gpu-%d", i) }
 
 func newNode(gpus int) *node {
-	n := &node{ledger: newFakeLedger(), notReady: map[gpu.UUID]error{}, notSliced: map[gpu.UUID]error{}, problems: map[string][]gpu.Cause{}, clock: clock.RealClock{}}
+	n := &node{ledger: newFakeLedger(), notReady: map[gpu.UUID]error{}, notSliced: map[gpu.UUID]error{}, notServed: map[gpu.UUID]error{}, problems: map[string][]gpu.Cause{}, clock: clock.RealClock{}}
 	for i := range gpus {
 		n.devices = append(n.devices, Device{Name: name(i), Key: gpu.DeviceKey{GPU: uuid(i)}, Health: gpu.Healthy})
 	}
@@ -188,6 +191,15 @@ func (n *node) deps(ledger Ledger) Deps {
 				n.sliced = append(n.sliced, string(id)+" "+slice)
 			}
 			return n.notSliced[id]
+		},
+		Served: func(_ context.Context, id gpu.UUID, limits gpu.MPSLimits) ([]string, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.notServed[id] != nil || !limits.Wanted() {
+				return nil, n.notServed[id]
+			}
+			n.served = append(n.served, fmt.Sprintf("%s %+v", id, limits))
+			return []string{"k8s.berth.dev/gpu=mps-" + string(id)}, nil
 		},
 		CDIName:  func(id string) string { return "k8s.berth.dev/gpu=" + id },
 		Prepared: func() ([]Listed, error) { return n.prepared, nil },

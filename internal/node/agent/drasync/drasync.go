@@ -66,6 +66,8 @@ type Changes struct {
 	Maintains func(gpu.Holder) bool
 	// Sliced returns when a GPU has the time slice of its claim, with nil, or at the end of ctx with the reason why not.
 	Sliced func(ctx context.Context, id gpu.UUID, slice string) error
+	// Daemon returns when a GPU has the MPS daemon of its claim, or none, with nil, or at the end of ctx with the reason why not.
+	Daemon func(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) error
 }
 
 // CDI is how containers get devices.
@@ -74,6 +76,8 @@ type CDI struct {
 	Name func(id string) string
 	// Injectable reports whether the CDI spec on disk has a device of a vendor, from memory.
 	Injectable func(vendor string, key gpu.DeviceKey) bool
+	// MPS returns what a client of a GPU's MPS daemon gets, and why it cannot be injected now; empty when it can. It reads memory.
+	MPS func(id gpu.UUID) (injection offer.Injection, notReady string)
 }
 
 // Deps are the dependencies of a Syncer.
@@ -131,7 +135,7 @@ func New(deps Deps) *Syncer {
 	s.driver = dra.New(dra.Deps{
 		DriverName: deps.DriverName, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
 		Ensure: deps.Changes.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
-		Ready: s.ready, Sliced: s.sliced, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
+		Ready: s.ready, Sliced: s.sliced, Served: s.client, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
 		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, deps.DriverName),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{

@@ -50,6 +50,32 @@ func (s *Syncer) sliced(ctx context.Context, id gpu.UUID, slice string) error {
 	return nil
 }
 
+// client returns the CDI names of the MPS daemon of a GPU once a container of its claim can be a client, or none when the claim wants no
+// daemon and none runs on the GPU; else the reason why that is not so at the end of readyWithin or ctx.
+func (s *Syncer) client(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	injection := s.deps.Devices.Subscribe()
+	defer injection.Close()
+	if err := s.deps.Changes.Daemon(ctx, id, limits); err != nil {
+		return nil, &notReadyError{err}
+	}
+	if !limits.Wanted() {
+		return nil, nil
+	}
+	for {
+		has, why := s.deps.CDI.MPS(id)
+		if why == "" {
+			return has.CDIDevices, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, &notReadyError{errors.New(why)}
+		case <-injection.C():
+		}
+	}
+}
+
 // notReady returns why containers cannot use the device now. A MIG device of a dynamic GPU is ready when its GPU is and the CDI spec has
 // the MIG device.
 func (s *Syncer) notReady(id gpu.UUID) error {

@@ -89,7 +89,7 @@ func converted(from dra.Claim) ledger.Claim {
 		claim.Pods = append(claim.Pods, gpu.Pod(pod))
 	}
 	for _, device := range from.Devices {
-		claim.Devices = append(claim.Devices, ledger.ClaimDevice{Key: device.Key, Profile: device.Profile, TimeSlice: device.TimeSlice, Requests: device.Requests})
+		claim.Devices = append(claim.Devices, ledger.ClaimDevice{Key: device.Key, Profile: device.Profile, TimeSlice: device.TimeSlice, MPS: device.MPS, Requests: device.Requests})
 	}
 	return claim
 }
