@@ -288,6 +288,7 @@ func (a *Agent) wireDevices() error {
 		Config:   func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
 		Names:    func() (map[string]bool, bool) { return a.devices.cdi.Names() },
 		MPSUnits: func() []offer.Unit { return a.changes.mps.Units() }, WithoutDaemon: func(id gpu.UUID) string { return a.changes.mps.Unready(id) },
+		Ending: func(id gpu.UUID) string { return a.changes.mps.Ending(id) },
 	})
 	a.devices.choice = apichoice.New(apichoice.Deps{
 		Dir: a.config.PersistentDir, Config: a.deps.Config, Ledger: a.node.ledger, Hardware: a.node.inventory.Of(a.deps.Hardware.Configured()), Published: func() []gpu.UUID { return a.devices.handover.Published() },
@@ -361,6 +362,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	})
 	a.changes.mps = mpssync.New(mpssync.Deps{
 		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: shared,
+		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe,
 		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.deps.Clock}, Report: a.reports.list.Set,
 		// The CDI spec has the directories of a daemon only while its replicas can be allocated.
 		Changed: func() { a.devices.cdi.Recheck(); a.devices.allocatable.InjectionChanged() }, Clock: a.deps.Clock,
@@ -399,8 +401,8 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		a.devices.dra = drasync.New(drasync.Deps{
 			DriverName: a.config.DRADriverName, NodeName: a.config.NodeName, PodUID: a.deps.PodUID,
 			KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
-			Devices: a.devices.allocatable, Ledger: a.node.ledger, Handover: a.devices.handover, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable},
-			Changes:     drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await},
+			Devices: a.devices.allocatable, Ledger: a.node.ledger, Handover: a.devices.handover, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable, MPS: a.devices.injection.MPS},
+			Changes:     drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await, Daemon: a.changes.mps.Await},
 			NotPrepared: a.reports.events.ClaimNotPrepared, Report: a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
 		})
 	}

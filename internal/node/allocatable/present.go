@@ -11,9 +11,9 @@ type Injector interface {
 	// Injectable reports whether the container runtime can inject a device of a vendor; it cannot while that is not known,
 	// such as before the host's files were read.
 	Injectable(vendor string, key gpu.DeviceKey) bool
-	// Injection returns what a container gets with a device of a mode, and why that is not possible now; empty when it
+	// Injection returns what a container gets with a device in a use, and why that is not possible now; empty when it
 	// is.
-	Injection(key gpu.DeviceKey, mode offer.Mode) (injection offer.Injection, notReady string)
+	Injection(key gpu.DeviceKey, use offer.Use) (injection offer.Injection, notReady string)
 }
 
 // Device is a GPU or a partition with everything that an allocation of it depends on now, except its holders. The name
@@ -34,7 +34,7 @@ func (d *Devices) Current() []Device {
 	devices := make([]Device, 0, len(placed))
 	for _, p := range placed {
 		device := Device{Placed: p, Injectable: injector.Injectable(snapshot.GPUs[p.Position].Vendor, p.Key)}
-		device.Injection, device.NotReady = injector.Injection(p.Key, p.Use.Mode)
+		device.Injection, device.NotReady = injector.Injection(p.Key, p.Use)
 		devices = append(devices, device)
 	}
 	return devices

@@ -25,8 +25,8 @@ type injector struct {
 func (i *injector) Injectable(vendor string, key gpu.DeviceKey) bool {
 	return !i.missing[key.Device()] && !(i.unknown && vendor != "other")
 }
-func (i *injector) Injection(key gpu.DeviceKey, mode offer.Mode) (offer.Injection, string) {
-	if mode == offer.Whole {
+func (i *injector) Injection(key gpu.DeviceKey, use offer.Use) (offer.Injection, string) {
+	if use.Mode == offer.Whole {
 		return offer.Injection{}, ""
 	}
 	return offer.Injection{Envs: map[string]string{"SHARED": string(key.GPU)}}, i.notReady[key.GPU]

@@ -33,6 +33,8 @@ type Deps struct {
 	MPSUnits func() []offer.Unit
 	// WithoutDaemon returns why MPS replicas of a GPU cannot be used now; empty when its daemon is ready.
 	WithoutDaemon func(gpu.UUID) string
+	// Ending returns why a GPU that needs no MPS daemon cannot be used: one still runs on it; empty when it can.
+	Ending func(gpu.UUID) string
 }
 
 // Source returns what can be injected. Create it with New.
@@ -66,22 +68,30 @@ func (s *Source) has(name string) bool {
 	return names[name]
 }
 
-// Injection returns what a container gets with a device of a mode in addition to the device itself, and why that is not
-// possible now; empty when it is.
-func (s *Source) Injection(key gpu.DeviceKey, mode offer.Mode) (offer.Injection, string) {
-	if mode != offer.MPS {
+// Injection returns what a container gets with a device in a use in addition to the device itself, and why that is not
+// possible now; empty when it is. What a claim wants is not in the use of its device.
+func (s *Source) Injection(key gpu.DeviceKey, use offer.Use) (offer.Injection, string) {
+	switch {
+	case use.Mode == offer.MPS:
+		return s.MPS(key.GPU)
+	case use.API == offer.DRA:
 		return offer.Injection{}, ""
 	}
-	pipe, name := cdi.MPSPipePath(key.GPU), cdi.MPSName(key.GPU)
+	return offer.Injection{}, s.deps.Ending(key.GPU)
+}
+
+// MPS returns what a container needs to be a client of a GPU's MPS daemon, and why it cannot be one now; empty when it can.
+func (s *Source) MPS(id gpu.UUID) (offer.Injection, string) {
+	pipe, name := cdi.MPSPipePath(id), cdi.MPSName(id)
 	injection := offer.Injection{
 		CDIDevices: []string{cdi.QualifiedName(name)},
 		Envs:       map[string]string{cdi.MPSPipeVariable: pipe},
 		Mounts: []offer.Mount{
-			{HostPath: mps.PipeDir(s.deps.MPSRoot, key.GPU), ContainerPath: pipe},
-			{HostPath: mps.ShmDir(s.deps.MPSRoot, key.GPU), ContainerPath: cdi.MPSShmPath},
+			{HostPath: mps.PipeDir(s.deps.MPSRoot, id), ContainerPath: pipe},
+			{HostPath: mps.ShmDir(s.deps.MPSRoot, id), ContainerPath: cdi.MPSShmPath},
 		},
 	}
-	why := s.deps.WithoutDaemon(key.GPU)
+	why := s.deps.WithoutDaemon(id)
 	if why == "" && !s.has(name) {
 		why = "the directories of its MPS daemon are not in the CDI spec yet"
 	}

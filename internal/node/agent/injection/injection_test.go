@@ -20,6 +20,8 @@ type node struct {
 	units   []offer.Unit
 	// without has the reason why a GPU has no daemon.
 	without map[gpu.UUID]string
+	// ending has the reason why a GPU is not free of a daemon.
+	ending map[gpu.UUID]string
 }
 
 func (n node) source() *Source {
@@ -27,6 +29,7 @@ func (n node) source() *Source {
 		UsesCDI: n.usesCDI, Plain: map[string]bool{"other": true}, MPSRoot: "/run/mps", Config: func() *v1alpha1.AgentConfig { return &n.config },
 		Names:    func() (map[string]bool, bool) { return n.names, n.known },
 		MPSUnits: func() []offer.Unit { return n.units }, WithoutDaemon: func(id gpu.UUID) string { return n.without[id] },
+		Ending: func(id gpu.UUID) string { return n.ending[id] },
 	})
 }
 
@@ -65,6 +68,7 @@ func TestInjection(t *testing.T) {
 		vendor     string
 		key        gpu.DeviceKey
 		mode       offer.Mode
+		api        offer.API
 		injectable bool
 		want       offer.Injection
 		notReady   string
@@ -87,6 +91,10 @@ func TestInjection(t *testing.T) {
 			key: whole, mode: offer.MPS, injectable: true, want: replicas, notReady: "the directories of its MPS daemon are not in the CDI spec yet"},
 		"MPS in the spec": {node: node{usesCDI: true, known: true,
 			names: map[string]bool{"GPU-a": true, "mps-GPU-a": true}}, key: whole, mode: offer.MPS, injectable: true, want: replicas},
+		"a daemon that is ending": {node: node{ending: map[gpu.UUID]string{"GPU-a": "it has not ended"}}, key: whole,
+			injectable: true, notReady: "it has not ended"},
+		"a daemon that is ending on a GPU of DRA": {node: node{ending: map[gpu.UUID]string{"GPU-a": "it has not ended"}}, key: whole,
+			api: offer.DRA, injectable: true},
 		"a daemon of another GPU": {node: node{without: map[gpu.UUID]string{"GPU-b": "no daemon"}}, key: whole,
 			mode: offer.MPS, injectable: true, want: replicas},
 	}
@@ -96,7 +104,7 @@ func TestInjection(t *testing.T) {
 			if got := source.Injectable(tc.vendor, tc.key); got != tc.injectable {
 				t.Errorf("injectable is %v, want %v", got, tc.injectable)
 			}
-			got, notReady := source.Injection(tc.key, tc.mode)
+			got, notReady := source.Injection(tc.key, offer.Use{Mode: tc.mode, API: tc.api})
 			if diff := cmp.Diff(tc.want, got); diff != "" || notReady != tc.notReady {
 				t.Errorf("not ready: %q, want %q; injection (-want +got):\n%s", notReady, tc.notReady, diff)
 			}

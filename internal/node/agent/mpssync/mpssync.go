@@ -6,10 +6,14 @@
 // nothing is sent, since an empty set ends every client. A set that the supervisor has accepted is not sent again
 // unless the supervisor reports another one.
 //
-// What wakes it: a change of the settled units or of the inventory; a report of the supervisor; Quiesce and Unquiesce;
+// What wakes it: a change of the settled units, of the inventory, or of what claims want; a report of the supervisor; Quiesce and Unquiesce;
 // and a timer after a failure. An allocation does not wake it.
 //
 // What it writes: the supervisor's wanted set, and the problems of the sources "mps" and "mps-daemons".
+//
+// The wanted set is that of the settled units and of the claims, which the ledger has. While it is not known what a claim wants, because
+// the ledger was lost, a daemon on its GPU is left unchanged. A GPU on which a daemon may still run is ready neither for another claim
+// ([Syncer.Await]) nor for the device plugin ([Syncer.Ending]).
 //
 // What it never waits for: the API server, the driver, the kubelet, the ledger. The state that the device plugin and
 // the CDI spec read ([Syncer.Unready], [Syncer.Units], [Syncer.Status]) is in memory.
@@ -75,7 +79,10 @@ type Deps struct {
 	Units        func() []offer.Unit
 	UnitsChanged func() *signal.Subscription
 	Hardware     Hardware
-	Supervisor   Supervisor
+	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
+	Holdings        func() []gpu.Holding
+	HoldingsChanged func() *signal.Subscription
+	Supervisor      Supervisor
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Changed is called when the results of Units, Unready or Status may have changed for a reason other than a change
@@ -104,6 +111,9 @@ type Syncer struct {
 	reports  int
 	reported int64
 	quiesced map[quiesced]bool
+	// asked has the GPUs whose daemons may run, with the generation from which on a report without the GPU shows that its daemon has
+	// ended; it is the largest number while the daemon is wanted.
+	asked map[gpu.UUID]int64
 }
 
 type quiesced struct {
@@ -115,6 +125,7 @@ type quiesced struct {
 func New(deps Deps) *Syncer {
 	s := &Syncer{
 		deps: deps, wake: signal.New(), sending: make(chan struct{}, 1), reported: mps.NoGeneration, quiesced: map[quiesced]bool{},
+		asked: map[gpu.UUID]int64{},
 	}
 	s.statuses.Store(&map[gpu.UUID]mps.Status{})
 	missing := "its supervisor was not queried yet"
@@ -139,6 +150,9 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer units.Close()
 	hardware := s.deps.Hardware.Subscribe()
 	defer hardware.Close()
+	held := s.deps.HoldingsChanged()
+	defer held.Close()
+	claimed := s.shared()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -154,6 +168,13 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-hardware.C():
 		case <-s.wake.C():
 		case <-again:
+		case <-held.C():
+			now := s.shared()
+			if slices.Equal(claimed, now) {
+				continue
+			}
+			claimed = now
+			s.deps.Changed()
 		}
 		s.reportFailed()
 		again = nil
@@ -168,6 +189,7 @@ func (s *Syncer) see(report mps.Report) {
 	s.mu.Lock()
 	s.reports++
 	s.reported = report.Generation
+	s.noteEnded(report)
 	changed := s.know(report.GPUs)
 	s.mu.Unlock()
 	if changed {
@@ -212,11 +234,16 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	}
 	err := s.identify(ctx)
 	wanted := s.wanted()
+	if s.withoutSupervisor(err, wanted) {
+		s.accepted = nil
+		return nil
+	}
 	if err == nil {
 		if !always && s.holds(wanted) {
 			return nil
 		}
 		s.accepted = nil
+		s.noteAsked(wanted)
 		var generation int64
 		if generation, err = s.deps.Supervisor.Set(ctx, wanted); len(wanted) == 0 && errors.Is(err, mps.ErrUnavailable) {
 			generation, err = mps.NoGeneration, nil
@@ -253,6 +280,7 @@ func (s *Syncer) accept(wanted []mps.Wanted, generation int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.accepted, s.generation = wanted, generation
+	s.noteAccepted(wanted, generation)
 	if generation == mps.NoGeneration || s.reported < generation {
 		s.reported = generation
 	}
@@ -261,7 +289,7 @@ func (s *Syncer) accept(wanted []mps.Wanted, generation int64) {
 // identify reads the states of the daemons when only they show whether a GPU in use is shared through MPS: a set
 // without it would end its clients.
 func (s *Syncer) identify(ctx context.Context) error {
-	if !slices.ContainsFunc(s.deps.Units(), func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
+	if !hasUnknown(s.units()) {
 		return nil
 	}
 	return s.ask(ctx)
@@ -303,10 +331,10 @@ func (s *Syncer) wanted() []mps.Wanted {
 	return wanted
 }
 
-// Units returns the settled units that need an MPS daemon. For a GPU that is in use while the record of its mode is
+// Units returns the units that need an MPS daemon: settled ones, and those of claims. For a GPU that is in use while the record of its mode is
 // lost, a ready daemon shows that the mode is MPS, and the limits of its clients.
 func (s *Syncer) Units() []offer.Unit {
-	all := s.deps.Units()
+	all := s.units()
 	units := offer.MPSUnits(all)
 	for _, unit := range all {
 		status, ok := s.Status(unit.Key.GPU)
@@ -353,7 +381,7 @@ func (s *Syncer) Quiesce(ctx context.Context, by Quiescer, id gpu.UUID) error {
 	s.mu.Lock()
 	s.quiesced[quiesced{by, id}] = true
 	s.mu.Unlock()
-	if !slices.ContainsFunc(s.Units(), func(u offer.Unit) bool { return u.Key.GPU == id }) {
+	if !s.mayRun(id) && !slices.ContainsFunc(s.Units(), func(u offer.Unit) bool { return u.Key.GPU == id }) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, quiesceWithin)

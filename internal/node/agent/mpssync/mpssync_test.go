@@ -33,10 +33,10 @@ type supervisor struct {
 	failed, keeps map[gpu.UUID]bool
 	// slow makes the next Set, and late the next Status, wait until it is closed; nil for none.
 	slow, late chan struct{}
-	// sets counts the sets, busy those in progress.
-	sets, busy int
-	overlap    bool
-	watch      func(mps.Report)
+	// sets counts the sets, busy those in progress, and asked the calls of Status.
+	sets, busy, asked int
+	overlap           bool
+	watch             func(mps.Report)
 }
 
 // Set implements mpssync.Supervisor.
@@ -73,6 +73,7 @@ func (s *supervisor) Set(ctx context.Context, wanted []mps.Wanted) (int64, error
 // Status implements mpssync.Supervisor.
 func (s *supervisor) Status(context.Context) ([]mps.Status, error) {
 	s.mu.Lock()
+	s.asked++
 	statuses, gone, late := s.statuses(), s.gone, s.late
 	s.late = nil
 	s.mu.Unlock()
@@ -143,8 +144,10 @@ type node struct {
 	t                *testing.T
 	supervisor       *supervisor
 	unitsChanged     signal.Broadcast
+	ledger           signal.Broadcast
 
 	mu       sync.Mutex
+	holdings []gpu.Holding
 	units    []offer.Unit
 	snapshot *gpu.Snapshot
 	// changed counts the calls of Changed.
@@ -160,6 +163,12 @@ func newNode(t *testing.T, units ...offer.Unit) *node {
 	}
 	n.Syncer = mpssync.New(mpssync.Deps{
 		Units: n.read, UnitsChanged: n.unitsChanged.Subscribe, Hardware: n, Supervisor: n.supervisor, Report: n.report,
+		Holdings: func() []gpu.Holding {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.holdings
+		},
+		HoldingsChanged: n.ledger.Subscribe,
 		Changed: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
