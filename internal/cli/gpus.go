@@ -363,7 +363,7 @@ func holders(list []v1alpha1.Holder, partitioned bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// holderText returns the name of a holder, marks orphans, and adds the requests and the pods of a claim.
+// holderText returns the name of a holder, marks orphans, and adds the requests, the sharing and the pods of a claim.
 func holderText(holder v1alpha1.Holder) string {
 	held := gpunode.HolderOf(&holder)
 	switch held.Kind {
@@ -373,6 +373,13 @@ func holderText(holder v1alpha1.Holder) string {
 		var parts []string
 		if len(holder.Requests) > 0 {
 			parts = append(parts, "request "+strings.Join(holder.Requests, " and "))
+		}
+		switch sharing := holder.Sharing; {
+		case sharing == nil:
+		case sharing.Mode == v1alpha1.SharingMPS:
+			parts = append(parts, "MPS")
+		default:
+			parts = append(parts, "time slice "+string(sharing.TimeSlice))
 		}
 		if pods := claimPods(&holder); pods != "" {
 			parts = append(parts, pods)

@@ -109,12 +109,25 @@ func holder(h gpu.Holding) v1alpha1.Holder {
 		Container: h.Holder.Container, Resource: h.Holder.Resource, Share: h.Key.Share,
 	}
 	if h.Holder.Kind == gpu.HolderClaim {
-		made.Pod, made.Claim, made.Requests = "", h.Holder.Name, h.Requests
+		made.Pod, made.Claim, made.Requests, made.Sharing = "", h.Holder.Name, h.Requests, sharingOf(h)
 		made.Pods = podsOf(h.Pods)
 		made.MorePods = max(0, len(made.Pods)-mostPods)
 		made.Pods = made.Pods[:len(made.Pods)-made.MorePods]
 	}
 	return made
+}
+
+// sharingOf returns how the containers of a claim share its GPU, when that is not by the driver's time slice.
+func sharingOf(h gpu.Holding) *v1alpha1.ClaimSharing {
+	switch {
+	case h.MPS.Wanted():
+		return &v1alpha1.ClaimSharing{Mode: v1alpha1.SharingMPS, MPS: &v1alpha1.ClaimMPSLimits{
+			PinnedMemoryMiB: h.MPS.PinnedMemoryMiB, ActiveThreadPercentage: h.MPS.ActiveThreadPercentage, SingleUser: h.MPS.SingleUser,
+		}}
+	case h.TimeSlice != "" && h.TimeSlice != gpu.TimeSliceDefault:
+		return &v1alpha1.ClaimSharing{Mode: v1alpha1.SharingTimeSlicing, TimeSlice: v1alpha1.TimeSlice(h.TimeSlice)}
+	}
+	return nil
 }
 
 // podsOf returns the pods of a claim by name and UID.

@@ -120,6 +120,28 @@ func TestHoldersOfClaims(t *testing.T) {
 	}
 }
 
+// TestSharingOfClaims: a holder has what its claim wants of the GPU, unless that is the driver's time slice or not known.
+func TestSharingOfClaims(t *testing.T) {
+	limits := gpu.MPSLimits{PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, SingleUser: true}
+	for _, test := range []struct {
+		slice string
+		mps   gpu.MPSLimits
+		want  *v1alpha1.ClaimSharing
+	}{
+		{},
+		{slice: gpu.TimeSliceDefault},
+		{slice: "short", want: &v1alpha1.ClaimSharing{Mode: "timeSlicing", TimeSlice: "short"}},
+		{slice: gpu.TimeSliceDefault, mps: limits, want: &v1alpha1.ClaimSharing{
+			Mode: "mps", MPS: &v1alpha1.ClaimMPSLimits{PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, SingleUser: true}}},
+	} {
+		in := input()
+		in.Holdings = []gpu.Holding{{Key: gpu.DeviceKey{GPU: "GPU-a"}, Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "c1"}, TimeSlice: test.slice, MPS: test.mps}}
+		if diff := cmp.Diff(test.want, Build("node-0", in).Status.Devices[0].Holders[0].Sharing); diff != "" {
+			t.Errorf("time slice %q, MPS %+v (-want +got):\n%s", test.slice, test.mps, diff)
+		}
+	}
+}
+
 // TestHoldersKeepTheirNames writes holders of every kind and reads them again.
 func TestHoldersKeepTheirNames(t *testing.T) {
 	in := input()
