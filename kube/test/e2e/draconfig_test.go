@@ -35,6 +35,7 @@ func testDRAConfig(t *testing.T, l *draLab) {
 	l.waitPublished(t, upTo(8)...)
 	t.Run("Admission", l.testConfigAdmission)
 	t.Run("TimeSlice", l.testTimeSliceOfClaim)
+	t.Run("MPS", l.testMPSOfClaim)
 	t.Run("Events", l.testEventsOfClaim)
 }
 
@@ -58,8 +59,18 @@ func (l *draLab) testConfigAdmission(t *testing.T) {
 		`{"sharing":{}}`: "and not apiVersion: (none), kind: (none)",
 		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharng":{}}`: "unknown field sharng",
 		claimConfig(`{"mode":"timeSlicing","slice":"short"}`):                     "unknown field sharing.slice",
-		claimConfig(`{"timeSlice":"short"}`):                                      "sharing.mode has to be timeSlicing",
-		claimConfig(`{"mode":"mps"}`):                                             "sharing.mode has to be timeSlicing",
+		claimConfig(`{"timeSlice":"short"}`):                                      "sharing.mode has to be timeSlicing or mps",
+		claimConfig(`{"mode":"MPS"}`):                                             "sharing.mode has to be timeSlicing or mps",
+		claimConfig(`{"mode":"mps","timeSlice":"short"}`):                         "sharing.mps is for sharing.mode mps, and sharing.timeSlice for timeSlicing",
+		claimConfig(`{"mode":"timeSlicing","mps":{}}`):                            "sharing.mps is for sharing.mode mps",
+		claimConfig(`{"mode":"mps","mps":{"memory":1}}`):                          "unknown field sharing.mps.memory",
+		claimConfig(`{"mode":"mps","mps":{"pinnedMemoryMiB":0}}`):                 "sharing.mps.pinnedMemoryMiB has to be MiB, or -1 for no limit",
+		claimConfig(`{"mode":"mps","mps":{"activeThreadPercentage":101}}`):        "activeThreadPercentage 1 to 100",
+		claimConfig(`{"mode":"mps","mps":{"singleUser":"yes"}}`):                  "singleUser true or false",
+		claimConfig(`{"mode":"mps"}`):                                             "",
+		claimConfig(`{"mode":"mps","mps":{"pinnedMemoryMiB":-1}}`):                "",
+		claimConfig(limitsOfClaim):                                                "",
+		claimConfig(`{"mode":"mps","mps":{"singleUser":true}}`):                   "",
 		claimConfig(`{"mode":"timeSlicing","timeSlice":"shrt"}`):                  "sharing.timeSlice has to be default, short, medium or long",
 		claimConfig(`{"mode":"timeSlicing","timeSlice":"short"}`):                 "",
 		claimConfig(`{"mode":"timeSlicing"}`):                                     "",

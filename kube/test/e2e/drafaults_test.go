@@ -49,10 +49,11 @@ func testDRATogether(t *testing.T, l *draLab) {
 `})
 	l.waitDevices(t, 4+26)
 	l.waitAllocatableOf(t, map[string]int{wholeResource: 1, slicedResource: 4, mpsResource: 4})
-	l.claim(t, claimOf("own", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))), claimOf("part", migRequest("gpu", "2g.20gb", 1)))
+	l.claim(t, claimOf("own", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))), claimOf("part", migRequest("gpu", "2g.20gb", 1)), sharedClaim("shared", limitsOfClaim))
 	pods := []*corev1.Pod{
 		podUsing("own", "own"), l.onNode(podRequesting("whole", wholeResource, 1)), l.onNode(podRequesting("sliced", slicedResource, 1)),
 		l.onNode(podRequesting("mps", mpsResource, 1, "mps")), l.onNode(podRequesting("extended", gpuResource, 1)), podUsing("part", "part"),
+		clientOf("client", "shared"),
 	}
 	pods = l.run(t, pods...)
 	witnesses := l.watchPods(t, pods...)
@@ -72,6 +73,7 @@ func testDRATogether(t *testing.T, l *draLab) {
 	if on := l.checkMIG(t, pods[5], 1); on != 7 {
 		t.Errorf("the claim for a MIG device has GPU %d, want 7", on)
 	}
+	l.checkClientOfClaim(t, pods[6], l.mpsOf(t, l.checkClaimed(t, pods[6], 1)[0]))
 	before := l.taints(t)
 	l.inject(t, int(own), 79)
 	l.waitTaint(t, own, taintHealth)
