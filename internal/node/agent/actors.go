@@ -43,7 +43,7 @@ func (a *Agent) actors() []actor.Actor {
 	}
 	all = append(all, actor.Actor{Name: "gpunodesync", Run: a.reports.gpuNode.Run})
 	if a.devices.dra != nil {
-		all = append(all, actor.Actor{Name: "dra", After: a.compared, Run: a.devices.dra.Run}, actor.Actor{Name: "handover", After: a.compared, Run: a.devices.handover.Run})
+		all = append(all, actor.Actor{Name: "dra", After: a.settled, Run: a.devices.dra.Run}, actor.Actor{Name: "handover", After: a.compared, Run: a.devices.handover.Run})
 	}
 	return all
 }
@@ -68,19 +68,31 @@ func (a *Agent) follow(ctx context.Context) error {
 		return nil
 	case <-a.node.inventory.Ready():
 	}
-	if a.devices.dra != nil {
-		a.devices.dra.AwaitAdopted(ctx)
-	}
-	a.node.sync.Look(ctx)
+	a.leadAlone(ctx)
+	a.look(ctx)
 	// Nothing is settled before the layout is known, or GPUs that are to be partitioned would be advertised whole.
 	if len(a.devices.allocatable.Units()) == 0 {
 		a.changes.mig.AwaitLayout(ctx)
 	}
 	a.devices.allocatable.Begin()
+	a.settled.Set()
+	if !a.node.ledger.Writes() {
+		a.awaitTurn(ctx)
+		a.takeOver(ctx)
+		a.look(ctx)
+	}
 	a.changes.mps.Prepare(ctx)
 	a.compared.Set()
 	a.devices.allocatable.InjectionChanged()
 	return a.node.sync.Run(ctx)
+}
+
+// look compares the ledger with the node. Before that, the writer of the ledger gives it the claims that the kubelet lists.
+func (a *Agent) look(ctx context.Context) {
+	if a.devices.dra != nil && a.node.ledger.Writes() {
+		a.devices.dra.AwaitAdopted(ctx)
+	}
+	a.node.sync.Look(ctx)
 }
 
 // checks are the checks of the liveness probe: none waits for anything outside the process.

@@ -97,8 +97,9 @@ type Agent struct {
 	devices devices
 	changes changes
 	reports reports
-	// compared is set once the ledger was first compared with the node, and the use of the devices is settled.
-	compared *signal.Ready
+	// compared is set once the ledger was first compared with the node, the use of the devices is settled, and this agent writes the
+	// ledger; settled is set without the last.
+	compared, settled *signal.Ready
 }
 
 // node has the actors for the state of the node: its hardware, pods and holders.
@@ -164,7 +165,7 @@ func New(deps Deps) (*Agent, error) {
 		}
 		deps.BootID = id
 	}
-	a := &Agent{deps: deps, config: deps.Config.Base(), compared: signal.NewReady()}
+	a := &Agent{deps: deps, config: deps.Config.Base(), compared: signal.NewReady(), settled: signal.NewReady()}
 	a.wireAPI()
 	xids := &metricsync.XIDs{}
 	vendors, err := a.wireHardware(xids)
@@ -268,7 +269,7 @@ func (a *Agent) wireLedger() error {
 	})
 	var err error
 	a.node.ledger, err = ledger.Open(ledger.Deps{
-		Path: filepath.Join(a.config.StateDir, ledger.File), BootID: a.deps.BootID, Clock: a.deps.Clock, Log: a.log("ledger"),
+		Path: filepath.Join(a.config.StateDir, ledger.File), BootID: a.deps.BootID, Follow: a.deps.Kube != nil, Clock: a.deps.Clock, Log: a.log("ledger"),
 		Look: view.Living, LookIn: view.LivingIn, Assigned: view.Assigned, Stamp: view.Stamp, Pod: view.Pod, Ask: view.Ask, Placement: view.Placement,
 	})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -27,15 +26,16 @@ import (
 // register registers the driver as the kubelet does, and returns the name that it registers.
 func (b *claimBench) register() string {
 	b.t.Helper()
-	var found []string
-	b.until("the registration socket exists", func() bool { // It is created after the driver's own socket.
-		found, _ = filepath.Glob(filepath.Join(b.kubeletDir(), "plugins_registry", "*.sock"))
-		return len(found) > 0
-	})
-	if len(found) != 1 || !strings.HasPrefix(filepath.Base(found[0]), b.driver) {
-		b.t.Fatalf("the registration sockets are %v", found)
+	file := b.driver + "-reg.sock"
+	if b.podUID != "" {
+		file = b.driver + "-" + b.podUID + "-reg.sock"
 	}
-	connection, err := grpc.NewClient("unix:"+found[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	socket := filepath.Join(b.kubeletDir(), "plugins_registry", file)
+	b.until("the registration socket exists", func() bool { // It is created after the driver's own socket.
+		_, err := os.Stat(socket)
+		return err == nil
+	})
+	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.t.Fatal(err)
 	}

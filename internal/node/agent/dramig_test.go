@@ -88,7 +88,11 @@ func newIdleClaimBench(t testing.TB, profile, driver string, objects ...runtime.
 func (b *claimBench) begin() {
 	b.t.Helper()
 	b.agent, b.end = b.startUntil()
-	socket := filepath.Join(b.kubeletDir(), "plugins", b.driver, "dra.sock")
+	file := "dra.sock"
+	if b.podUID != "" {
+		file = "dra-" + b.podUID + ".sock"
+	}
+	socket := filepath.Join(b.kubeletDir(), "plugins", b.driver, file)
 	b.until("the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
 	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

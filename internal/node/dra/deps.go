@@ -181,8 +181,9 @@ type ServerDeps struct {
 	// KubeletDir is the kubelet's root. The driver's sockets are in its folder plugins/<driver>, which the Server makes, and the
 	// registration socket is in plugins_registry, which is the kubelet's: the Server waits until it exists.
 	KubeletDir string
-	// Registered is called each time the sockets are served, and each time a kubelet has registered the driver. It must not block.
-	Registered func()
+	// Serving is called each time the sockets are served, and Registered each time a kubelet has registered the driver, before the kubelet
+	// gets the response. They must not block.
+	Serving, Registered func()
 	// Failed is called with each error of the library's background work, which is that of publishing. It must not block.
 	Failed func(error)
 }

@@ -35,8 +35,8 @@ func New(deps Deps) *Driver {
 	return &Driver{deps: deps, adopted: signal.NewReady()}
 }
 
-// Adopt gives the ledger the claims that the kubelet lists as prepared. It has to be called before the first comparison of the ledger
-// with the node, and before the Server runs: then no container of a claim counts as an orphan, and none of its devices is allocated
+// Adopt gives the ledger the claims that the kubelet lists as prepared; calls of the kubelet wait for it. It has to be called before the
+// first comparison of the ledger with the node: then no container of a claim counts as an orphan, and none of its devices is allocated
 // to a pod, also when the ledger was lost. Devices that are not known are skipped, since no GPU can be held for them; after a reboot these
 // are the MIG devices, which no container has then.
 func (d *Driver) Adopt() error {
@@ -142,6 +142,14 @@ func (e *LateError) Error() string { return e.Err.Error() }
 // Unwrap returns Err, the error of the step that took too long.
 func (e *LateError) Unwrap() error { return e.Err }
 
+// awaitAdopted returns when the ledger has the claims that the kubelet lists as prepared.
+func (d *Driver) awaitAdopted(ctx context.Context) error {
+	if err := d.adopted.Wait(ctx); err != nil {
+		return fmt.Errorf("this agent has not yet taken the ledger over from another one, or cannot read the claims that the kubelet lists as prepared (berth doctor): %w", err)
+	}
+	return nil
+}
+
 // prepareWithin is how long a prepare takes at most: the kubelet ends it after 45 s, and then shows no reason.
 const prepareWithin = 40 * time.Second
 
@@ -160,6 +168,9 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
 
+	if err := d.awaitAdopted(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", who, err)
+	}
 	unlock, err := d.lock(ctx, who, string(claim.UID))
 	if err != nil {
 		return nil, err
@@ -284,6 +295,9 @@ func (d *Driver) unprepare(ctx context.Context, claim kubeletplugin.NamespacedOb
 	defer func() { done(err) }()
 	who := nameOf(claim.Namespace, claim.Name)
 
+	if err := d.awaitAdopted(ctx); err != nil {
+		return fmt.Errorf("%s: %w", who, err)
+	}
 	unlock, err := d.lock(ctx, who, string(claim.UID))
 	if err != nil {
 		return err

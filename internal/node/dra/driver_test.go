@@ -231,6 +231,9 @@ func TestRetryWhilePreparing(t *testing.T) {
 			return nil
 		}
 		d := New(deps)
+		if err := d.Adopt(); err != nil {
+			t.Fatal(err)
+		}
 		claim := allocated("train", "u1", result("gpu", 0))
 		first, giveUp := context.WithTimeout(t.Context(), 45*time.Second)
 		defer giveUp()
@@ -341,7 +344,7 @@ func TestAdopt(t *testing.T) {
 		t.Error(diff)
 	}
 	if !d.adopted.Is() {
-		t.Error("the server may not run")
+		t.Error("no call is served")
 	}
 	failing := New(n.deps(n.ledger))
 	n.ledger.fail = errors.New("disk full")
@@ -392,6 +395,34 @@ func TestHealth(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestCallsWaitForAdopt: while it is not known which claims are prepared, a call waits, and says so at its end; it continues once it is.
+func TestCallsWaitForAdopt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(1)
+		d := New(n.deps(n.ledger))
+		claim := allocated("train", "u1", result("gpu", 0))
+		const want = "claim ns/train: this agent has not yet taken the ledger over from another one"
+		began := time.Now()
+		if got := one(t.Context(), t, d, claim); got.Err == nil || !strings.HasPrefix(got.Err.Error(), want) || time.Since(began) != prepareWithin {
+			t.Errorf("%v after %s", got.Err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := undo(ctx, t, d, claim); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("unprepare: %v", err)
+		}
+		time.AfterFunc(3*time.Second, func() {
+			if err := d.Adopt(); err != nil {
+				t.Error(err)
+			}
+		})
+		began = time.Now()
+		if got := one(t.Context(), t, d, claim); got.Err != nil || time.Since(began) != 3*time.Second {
+			t.Errorf("%v after %s", got.Err, time.Since(began))
 		}
 	})
 }

@@ -101,6 +101,9 @@ func TestLate(t *testing.T) {
 			return fmt.Errorf("wait for the device: %w", ctx.Err())
 		}
 		d := New(deps)
+		if err := d.Adopt(); err != nil {
+			t.Fatal(err)
+		}
 		claim := allocated("train", "u1", result("gpu", 0))
 		for _, test := range []struct {
 			limit time.Duration

@@ -53,6 +53,7 @@ func (h *host) run(t testing.TB, d *Driver, uid string) {
 	served := make(chan struct{}, 100)
 	h.server = NewServer(ServerDeps{
 		Driver: d, Client: h.client, NodeName: pool, PodUID: uid, KubeletDir: h.dir,
+		Serving:    func() { h.registered.Add(1); served <- struct{}{} },
 		Registered: func() { h.registered.Add(1); served <- struct{}{} },
 		Failed:     func(err error) { h.failures <- err },
 	})

@@ -29,7 +29,7 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// ErrNotServing means that the sockets are not served now; the Server's Registered follows.
+// ErrNotServing means that the sockets are not served now; the Server's Serving follows.
 var ErrNotServing = errors.New("the DRA driver does not serve yet")
 
 // Server lets the kubelet call a Driver. It is an actor: it serves the sockets until its context ends, and again after a failure.
@@ -58,12 +58,9 @@ func (s *Server) PublishResources(ctx context.Context, resources resourceslice.D
 	return helper.PublishResources(ctx, resources)
 }
 
-// Run serves until ctx ends, after Adopt has returned without an error. It returns when no call is under way and the sockets are
-// removed.
+// Run serves until ctx ends. Calls wait until Adopt has returned without an error. Run returns when no call is under way and the sockets
+// are removed.
 func (s *Server) Run(ctx context.Context) error {
-	if s.deps.Driver.adopted.Wait(ctx) != nil {
-		return nil
-	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		began := s.clock().Now()
 		err := s.serve(ctx)
@@ -129,7 +126,7 @@ func (s *Server) serve(ctx context.Context) error {
 		s.deps.Driver.calls.Wait()
 	}()
 	s.report()
-	s.deps.Registered()
+	s.deps.Serving()
 	s.deps.Driver.deps.Log.Info("Served the DRA driver", "driver", s.name(), "registryDir", s.registry(), "pluginDir", s.plugin())
 	for {
 		select {

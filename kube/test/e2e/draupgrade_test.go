@@ -12,23 +12,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// upgradeUsers is how many pods get a claim at the same time during an upgrade. Of an agent that refuses prepares between the start of the
+// next one and its registration, which takes about a second, one pod after the other sees nothing most of the time.
+const upgradeUsers = 4
+
 // testDRAUpgrade prepares claims all the time while the agent is replaced: no prepare fails, and the slices are never gone.
 func testDRAUpgrade(t *testing.T, l *draLab) {
 	l.setConfigs(t, map[string]string{"default": allByDRA})
 	l.waitPublished(t, upTo(8)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	var pods, reads atomic.Int32
-	failed := make(chan error, 2)
-	go func() {
-		for i := 0; ctx.Err() == nil; i++ {
-			if err := l.useOnce(ctx, fmt.Sprint("upgrade-", i)); err != nil && ctx.Err() == nil {
-				failed <- err
-				return
+	failed := make(chan error, upgradeUsers+1)
+	for user := range upgradeUsers {
+		go func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if err := l.useOnce(ctx, fmt.Sprintf("upgrade-%d-%d", user, i)); err != nil && ctx.Err() == nil {
+					failed <- err
+					return
+				}
+				pods.Add(1)
 			}
-			pods.Add(1)
-		}
-		failed <- nil
-	}()
+			failed <- nil
+		}()
+	}
 	go func() {
 		for ctx.Err() == nil {
 			all, err := l.slices(ctx)
@@ -46,15 +52,15 @@ func testDRAUpgrade(t *testing.T, l *draLab) {
 		if err := l.node.UpgradeAgent(timeout(t, 2*time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		waitUntil(t, time.Minute, "two more pods got their claims", func(context.Context) error {
-			if n := pods.Load() - before; n < 2 {
+		waitUntil(t, time.Minute, "more pods got their claims", func(context.Context) error {
+			if n := pods.Load() - before; n < 2*upgradeUsers {
 				return fmt.Errorf("they are %d", n)
 			}
 			return nil
 		})
 	}
 	cancel()
-	for range 2 {
+	for range upgradeUsers + 1 {
 		if err := <-failed; err != nil {
 			t.Error(err)
 		}

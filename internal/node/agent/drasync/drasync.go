@@ -115,9 +115,11 @@ type Syncer struct {
 
 	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA. tainted is how many
 	// devices are in both APIs.
-	calls   calls.Recorder
-	active  atomic.Bool
-	tainted atomic.Int64
+	calls  calls.Recorder
+	active atomic.Bool
+	// registered is true once a kubelet has registered the driver.
+	registered *signal.Ready
+	tainted    atomic.Int64
 
 	mu sync.Mutex
 	// last are the slices that were published last.
@@ -126,7 +128,7 @@ type Syncer struct {
 
 // New returns a Syncer; it touches nothing.
 func New(deps Deps) *Syncer {
-	s := &Syncer{deps: deps, reader: publish.Checker{
+	s := &Syncer{deps: deps, registered: signal.NewReady(), reader: publish.Checker{
 		Client: deps.Client, Driver: deps.DriverName, Node: deps.NodeName, Pool: deps.NodeName, Read: func() func([]resourceapi.ResourceSlice) {
 			seen := deps.Handover.Read()
 			return func(list []resourceapi.ResourceSlice) { seen(pool.GPUs(list...)) }
@@ -143,7 +145,8 @@ func New(deps Deps) *Syncer {
 		Client: publish.Guard(deps.Client, func(slice *resourceapi.ResourceSlice) (func(), error) {
 			return deps.Handover.Write(pool.GPUs(*slice))
 		}, func() { s.publisher.Wrote() }),
-		Registered: func() { s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
+		Serving:    func() { s.publisher.Registered() },
+		Registered: func() { s.registered.Set(); s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
 	})
 	s.publisher = publish.New(publish.Deps{
 		Pool: deps.NodeName, Slices: s.slices, Changed: deps.Devices.SubscribeSettled, Target: s.server, Waiting: notServing,
@@ -175,6 +178,14 @@ func (s *Syncer) AwaitAdopted(ctx context.Context) {
 	}
 }
 
+// Registered is closed once a kubelet has registered the driver, so that it calls this agent and no other one.
+func (s *Syncer) Registered() <-chan struct{} { return s.registered.Done() }
+
+// InUse reports whether a device is, or was, allocated through DRA.
+func (s *Syncer) InUse() bool {
+	return slices.ContainsFunc(s.deps.Devices.Units(), func(u offer.Unit) bool { return u.Use.API == offer.DRA })
+}
+
 // HandoverChanged signals a change of what Handover returns. It never waits.
 func (s *Syncer) HandoverChanged() { s.publisher.Permitted() }
 
@@ -182,9 +193,7 @@ func (s *Syncer) HandoverChanged() { s.publisher.Permitted() }
 // serves the kubelet and publishes until ctx ends.
 func (s *Syncer) Run(ctx context.Context) error {
 	remains := publish.Remains{Checker: s.reader, Changed: s.deps.Devices.SubscribeSettled, Published: s.deps.Handover.Published, Report: s.deps.Report, Clock: s.deps.Clock, Log: s.deps.Log,
-		InUse: func() bool {
-			return slices.ContainsFunc(s.deps.Devices.Units(), func(u offer.Unit) bool { return u.Use.API == offer.DRA })
-		}}
+		InUse: s.InUse}
 	if !remains.AwaitUse(ctx) {
 		return nil
 	}
