@@ -2,11 +2,13 @@ package agent
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
 // beside starts an agent in a pod of its own.
@@ -27,8 +29,13 @@ func TestUpgradePrepares(t *testing.T) {
 	b.podUID = "first"
 	b.begin()
 	b.register()
+	ctx, supervisor := t.Context(), &mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}
+	stop := b.supervise()
+	if _, err := b.prepare(ctx, b.mps(b.claim("shared", b.device(5, "")), `{}`)); err != nil {
+		t.Fatal(err)
+	}
+	daemon, _ := b.daemonOf(supervisor, 5)
 	second := b.beside("second")
-	ctx := t.Context()
 	// It is about to take over once it has its sockets, or earlier.
 	for i := range 5 {
 		claim := b.claim(fmt.Sprint("before-", i), b.device(i, "1g.10gb at 0"))
@@ -50,12 +57,26 @@ func TestUpgradePrepares(t *testing.T) {
 	if _, err := second.prepare(ctx, after); err != nil {
 		t.Errorf("the second agent: %v\n%s", err, second.picture())
 	}
+	next := second.mps(second.claim("next", second.device(7, "")), `{}`)
+	if _, err := second.prepare(ctx, next); err != nil {
+		t.Errorf("the second agent: %v\n%s", err, second.picture())
+	}
+	started, _ := second.daemonOf(supervisor, 7)
+	<-time.After(time.Second) // The first agent gets the reports of the supervisor too.
+	for index, want := range map[int]int{5: daemon.PID, 7: started.PID} {
+		if now, _ := second.daemonOf(supervisor, index); now.PID != want || now.State != mps.Ready {
+			t.Errorf("the MPS daemon of GPU %d is %+v, and was process %d", index, now, want)
+		}
+	}
+	if err := second.unprepare(ctx, next); err != nil {
+		t.Error(err)
+	}
 	if _, err := b.prepare(ctx, b.claim("late", b.device(7, ""))); err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("the first agent still prepares: %v", err)
 	}
 	b.end()
-	if held := len(second.agent.node.ledger.Holdings()); held != 7 {
-		t.Errorf("%d devices are held, want 7\n%s", held, second.picture())
+	if held := len(second.agent.node.ledger.Holdings()); held != 8 {
+		t.Errorf("%d devices are held, want 8\n%s", held, second.picture())
 	}
 	third := second.beside("third")
 	if third.agent.node.ledger.Writes() {
@@ -67,4 +88,5 @@ func TestUpgradePrepares(t *testing.T) {
 		t.Errorf("the third agent: %v\n%s", err, third.picture())
 	}
 	third.end()
+	stop()
 }

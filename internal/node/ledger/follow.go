@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,10 @@ import (
 
 // Writes reports whether this ledger is the writer of the file.
 func (l *Ledger) Writes() bool { return l.store.leads() }
+
+// Leads reports whether this ledger is the writer of the file still. It reads the lock file, since a writer that was superseded does not
+// get to know that before its next change.
+func (l *Ledger) Leads() bool { return l.store.leads() && !errors.Is(l.store.confirm(), ErrSuperseded) }
 
 // HasWriter reports whether a living process, this one included, is the writer of the file. A follower takes over at
 // once when there is none: nobody else would prepare or release claims.
@@ -112,7 +117,9 @@ func (l *Ledger) leadAgain() {
 	l.deps.Log.Info("Newer agent has ended; taking over the ledger again")
 	if err := l.takeOver(); err != nil {
 		l.deps.Log.Error("Could not take over the ledger", "error", err)
+		return
 	}
+	l.subs.Set()
 }
 
 // merge replaces the state by what another agent wrote. It keeps the grants to pods that this agent has made since,

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -443,5 +444,40 @@ func (a *agents) check(t *rapid.T) {
 		if err := older.store.confirm(); !errors.Is(err, ErrSuperseded) {
 			t.Fatalf("two agents write: %v", err)
 		}
+	}
+}
+
+// TestLeads: a writer that was superseded does not lead although it has written nothing since, and leads again, with a signal, when the
+// other agent has ended.
+func TestLeads(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	first := openTest(t, path, nil)
+	if !first.Leads() {
+		t.Error("the only agent does not lead")
+	}
+	second := openTest(t, path, func(d *Deps) { d.Follow = true })
+	if !first.Leads() || second.Leads() {
+		t.Errorf("beside a follower: %v %v", first.Leads(), second.Leads())
+	}
+	if err := second.TakeOver(); err != nil {
+		t.Fatal(err)
+	}
+	if first.Leads() || !second.Leads() {
+		t.Errorf("after the second has taken over: %v %v", first.Leads(), second.Leads())
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	changed := first.Subscribe()
+	defer changed.Close()
+	<-changed.C() // The first signal is pending.
+	first.Reconcile(first.NewView())
+	if !first.Leads() {
+		t.Error("it does not lead again")
+	}
+	select {
+	case <-changed.C():
+	case <-time.After(10 * time.Second):
+		t.Error("no signal that it leads again")
 	}
 }

@@ -239,6 +239,29 @@ func TestUnknownClaim(t *testing.T) {
 	})
 }
 
+// TestSuperseded: an agent that another one has superseded sends no set, also not in answer to that one's, until it leads again.
+func TestSuperseded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, byDRA(gpuA), byDRA(gpuB))
+		n.start()
+		n.hold(ofClaim(gpuA, "default", quarter))
+		n.wantCounts("start and a claim", 2, 3)
+		n.superseded.Store(true)
+		next := []mps.Wanted{{GPU: gpuB, Replicas: 1, PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 100}}
+		n.supervisor.change(func() { n.supervisor.wanted, n.supervisor.generation = next, 9 })
+		n.hold(ofClaim(gpuA, "default", gpu.MPSLimits{}))
+		n.settle(byDRA(gpuB))
+		if n.supervisor.sets != 0 || !n.supervisor.wants(gpuB) {
+			t.Errorf("it sent %d sets", n.supervisor.sets)
+		}
+		n.superseded.Store(false)
+		n.hold(ofClaim(gpuA, "default", gpu.MPSLimits{}))
+		if n.supervisor.sets != 1 || n.supervisor.wants(gpuB) {
+			t.Errorf("an agent that leads again sent %d sets", n.supervisor.sets)
+		}
+	})
+}
+
 // TestQuiesceEndingDaemon: Quiesce waits for a daemon that nothing wants any more.
 func TestQuiesceEndingDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

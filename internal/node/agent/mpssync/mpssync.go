@@ -82,7 +82,10 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
-	Supervisor      Supervisor
+	// Leads reports whether this agent writes the ledger. One that another agent has superseded does not know the next claims, so it sends
+	// no set. HoldingsChanged signals a change of it.
+	Leads      func() bool
+	Supervisor Supervisor
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Changed is called when the results of Units, Unready or Status may have changed for a reason other than a change
@@ -152,7 +155,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer hardware.Close()
 	held := s.deps.HoldingsChanged()
 	defer held.Close()
-	claimed := s.shared()
+	claimed, led := s.shared(), s.deps.Leads()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -169,11 +172,11 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-s.wake.C():
 		case <-again:
 		case <-held.C():
-			now := s.shared()
-			if slices.Equal(claimed, now) {
+			now, leads := s.shared(), s.deps.Leads()
+			if leads == led && slices.Equal(claimed, now) {
 				continue
 			}
-			claimed = now
+			claimed, led = now, leads
 			s.deps.Changed()
 		}
 		s.reportFailed()
@@ -229,7 +232,7 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !s.deps.Hardware.Current().DriverPresent() {
+	if !s.deps.Leads() || !s.deps.Hardware.Current().DriverPresent() {
 		return nil // An empty set would end every client.
 	}
 	err := s.identify(ctx)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -145,6 +146,7 @@ type node struct {
 	supervisor       *supervisor
 	unitsChanged     signal.Broadcast
 	ledger           signal.Broadcast
+	superseded       atomic.Bool
 
 	mu       sync.Mutex
 	holdings []gpu.Holding
@@ -168,7 +170,7 @@ func newNode(t *testing.T, units ...offer.Unit) *node {
 			defer n.mu.Unlock()
 			return n.holdings
 		},
-		HoldingsChanged: n.ledger.Subscribe,
+		HoldingsChanged: n.ledger.Subscribe, Leads: func() bool { return !n.superseded.Load() },
 		Changed: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()

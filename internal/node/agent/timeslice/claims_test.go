@@ -113,6 +113,25 @@ func TestKilledWithClaim(t *testing.T) {
 	}
 }
 
+// TestSuperseded: an agent that another one has superseded sets nothing until it leads again.
+func TestSuperseded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		_, end := n.run()
+		defer end()
+		n.hold(ofClaim(gpuA, "long"))
+		n.want("long", unset)
+		n.superseded.Store(true)
+		n.hold(ofClaim(gpuB, "short"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		n.want("long", unset)
+		n.superseded.Store(false)
+		n.hold(ofClaim(gpuB, "short"))
+		n.want(unset, "short")
+	})
+}
+
 // TestAwait: the call returns once the GPU has the time slice, at once when it has it already, and with nvidia-smi's error at the end of
 // its context.
 func TestAwait(t *testing.T) {

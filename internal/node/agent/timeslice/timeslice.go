@@ -85,6 +85,9 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
+	// Leads reports whether this agent writes the ledger. One that another agent has superseded does not know the next claims, so it sets
+	// nothing. HoldingsChanged signals a change of it.
+	Leads func() bool
 	// Hardware is the inventory of the vendor whose driver has time slices.
 	Hardware Hardware
 	Program  Program
@@ -146,7 +149,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	settled, held := s.deps.Settled(), s.deps.HoldingsChanged()
 	defer settled.Close()
 	defer held.Close()
-	claimed := s.claimed()
+	claimed, led := s.claimed(), s.deps.Leads()
 	var again <-chan time.Time
 	for {
 		select {
@@ -156,11 +159,15 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-s.wake.C():
 		case <-again:
 		case <-held.C():
-			if maps.Equal(claimed, s.claimed()) {
+			if s.deps.Leads() == led && maps.Equal(claimed, s.claimed()) {
 				continue
 			}
 		}
-		claimed = s.claimed()
+		claimed, led = s.claimed(), s.deps.Leads()
+		if !led {
+			again = nil
+			continue
+		}
 		switch err := s.apply(ctx, claimed); {
 		case ctx.Err() != nil:
 			return nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,10 @@ type node struct {
 	dir     string
 	settled signal.Broadcast
 	claims  signal.Broadcast
-	fault   func(timeslice.Step) error
+	// superseded is true while another agent writes the ledger.
+	superseded atomic.Bool
+
+	fault func(timeslice.Step) error
 
 	mu       sync.Mutex
 	units    []offer.Unit
@@ -75,7 +79,7 @@ func sliced(id gpu.UUID, slice string) offer.Unit {
 // run starts a Syncer that ends when end is called, or with the test.
 func (n *node) run() (s *timeslice.Syncer, end func()) {
 	s = timeslice.New(timeslice.Deps{
-		Units: n.read, Settled: n.settled.Subscribe, Holdings: n.held, HoldingsChanged: n.claims.Subscribe, Hardware: n, Program: n,
+		Units: n.read, Settled: n.settled.Subscribe, Holdings: n.held, HoldingsChanged: n.claims.Subscribe, Leads: func() bool { return !n.superseded.Load() }, Hardware: n, Program: n,
 		StateDir: n.dir, BootID: "boot", FileLost: n.lost, Report: n.report, Fault: n.fault,
 		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
