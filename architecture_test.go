@@ -95,6 +95,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/healthsync", berth: []string{"internal/core/gpu", "internal/node/nodeapi", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/labelsync", berth: []string{"api/", "internal/core/gpu", "internal/node/labels", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml}},
 	{packages: "internal/node/agent/metricsync", berth: []string{"internal/core/", "internal/node/deviceplugin", "internal/node/dra/calls", "internal/node/kubelet", "internal/node/metrics", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/startup", berth: []string{"internal/core/gpu", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/serve", berth: []string{"api/", "internal/core/gpu", "internal/node/"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},

@@ -77,6 +77,7 @@ var plainPackages = []string{
 	"internal/node/agent/publishers",
 	"internal/node/agent/reset",
 	"internal/node/agent/serve",
+	"internal/node/agent/startup",
 	"internal/node/agent/timeslice",
 	"internal/node/allocatable",
 	"internal/node/cdi",

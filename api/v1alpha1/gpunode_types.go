@@ -308,8 +308,8 @@ type Holder struct {
 	// +optional
 	// +listType=atomic
 	Requests []string `json:"requests,omitempty"`
-	// Sharing is how the containers of the ResourceClaim share the GPU; absent for the driver's time slice, for a MIG device, and while it is
-	// not known.
+	// Sharing is how the containers of the ResourceClaim share the GPU; absent for the driver's time slice, for a MIG device, and while
+	// it is not known.
 	// +optional
 	Sharing *ClaimSharing `json:"sharing,omitempty"`
 	// Pods are the pods that use the ResourceClaim, in its namespace: the first 16 by name and UID.

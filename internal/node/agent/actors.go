@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/node/agent/actor"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
+	"github.com/berth-gpu/berth/internal/node/agent/startup"
 )
 
 // actors returns everything that the agent runs. What advertises or changes devices, and what shows holders, runs after
@@ -62,37 +63,23 @@ func (a *Agent) Run(ctx context.Context) error {
 // follow makes the first look at the node when the agent starts: actors that wait for compared run after it. Then it
 // keeps the ledger in line with the node until ctx ends.
 func (a *Agent) follow(ctx context.Context) error {
-	// Without the hardware no device node can be distinguished from another.
-	select {
-	case <-ctx.Done():
+	deps := startup.Deps{
+		Scanned: a.node.inventory.Ready(), Ledger: a.node.ledger, Look: a.node.sync.Look, AwaitLayout: func(ctx context.Context) {
+			if len(a.devices.allocatable.Units()) == 0 {
+				a.changes.mig.AwaitLayout(ctx)
+			}
+		},
+		Begin: a.devices.allocatable.Begin, Daemons: a.changes.mps.Prepare,
+		Settled: a.settled, Compared: a.compared, Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("startup"),
+	}
+	if a.devices.dra != nil {
+		deps.Claims = a.devices.dra
+	}
+	if startup.Run(ctx, deps); ctx.Err() != nil {
 		return nil
-	case <-a.node.inventory.Ready():
 	}
-	a.leadAlone(ctx)
-	a.look(ctx)
-	// Nothing is settled before the layout is known, or GPUs that are to be partitioned would be advertised whole.
-	if len(a.devices.allocatable.Units()) == 0 {
-		a.changes.mig.AwaitLayout(ctx)
-	}
-	a.devices.allocatable.Begin()
-	a.settled.Set()
-	if !a.node.ledger.Writes() {
-		a.awaitTurn(ctx)
-		a.takeOver(ctx)
-		a.look(ctx)
-	}
-	a.changes.mps.Prepare(ctx)
-	a.compared.Set()
 	a.devices.allocatable.InjectionChanged()
 	return a.node.sync.Run(ctx)
-}
-
-// look compares the ledger with the node. Before that, the writer of the ledger gives it the claims that the kubelet lists.
-func (a *Agent) look(ctx context.Context) {
-	if a.devices.dra != nil && a.node.ledger.Writes() {
-		a.devices.dra.AwaitAdopted(ctx)
-	}
-	a.node.sync.Look(ctx)
 }
 
 // checks are the checks of the liveness probe: none waits for anything outside the process.

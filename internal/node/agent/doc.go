@@ -8,9 +8,6 @@
 // the list of problems, which the log, the metrics, the pages and the GPUNode show alike. A shutdown removes nothing but the
 // sockets of the pages.
 //
-// It guarantees that of two agents during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has
-// registered its DRA driver, and takes it over then. Until then only its DRA driver runs of all that acts on the node.
-//
 // It guarantees that a fault reaches the kubelet while anything else hangs: between an event of the hardware and the device
 // plugin's list there is no file, API or hardware call, and no lock that is held during one.
 //

@@ -48,8 +48,8 @@ func (b *claimBench) daemonOf(supervisor *mps.Client, index int) (mps.Status, st
 	return mps.Status{}, mode
 }
 
-// TestMPSOfAClaim: a claim with mode mps has a daemon with its limits, which outlasts the agent; what is prepared on the GPU after it, finds
-// no daemon, another claim's limits, or MIG on.
+// TestMPSOfAClaim: a claim with mode mps has a daemon with its limits, which outlasts the agent; what is prepared on the GPU after it
+// finds no daemon, another claim's limits, or MIG on.
 func TestMPSOfAClaim(t *testing.T) {
 	b := newClaimBench(t, "h100x8", "")
 	client := &mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}

@@ -129,9 +129,9 @@ type Deps struct {
 	// Sliced returns when a GPU, which a claim has in the ledger, has the claim's time slice, or with the reason why it does not. It may
 	// wait for a moment, and is called without a lock that other claims wait for.
 	Sliced func(ctx context.Context, id gpu.UUID, slice string) error
-	// Served returns the CDI names of the MPS daemon of a GPU, which a claim has in the ledger, once it runs with the limits and the CDI spec
-	// on disk has them; without limits it returns when no daemon runs on the GPU. The error is the reason why that is not so. It may wait
-	// for a moment, and is called without a lock that other claims wait for.
+	// Served returns the CDI names of the MPS daemon of a GPU, which a claim has in the ledger, once it runs with the limits and the CDI
+	// spec on disk has them; without limits it returns when no daemon runs on the GPU. The error is the reason why that is not so. It may
+	// wait for a moment, and is called without a lock that other claims wait for.
 	Served func(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) (names []string, err error)
 	// Devices returns the published devices, and those that are still held, in a stable order. It must answer from memory.
 	Devices func() []Device

@@ -7,14 +7,12 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
-
-// awaitStep is the time between two checks of Await.
-const awaitStep = quiesceStep
 
 // claimed returns the units of the whole GPUs that claims have. Their mode is Unknown while it is not known what the claim wants.
 func (s *Syncer) claimed() []offer.Unit {
@@ -60,14 +58,14 @@ func hasUnknown(units []offer.Unit) bool {
 }
 
 // Await returns when the MPS daemon of a GPU, which a claim has in the ledger, runs with its limits, or, for a claim without MPS, when no
-// daemon runs on the GPU. At the end of ctx it returns the reason why that is not so. It asks the supervisor only when a daemon is wanted or
-// may run.
+// daemon runs on the GPU. At the end of ctx it returns the reason why that is not so. It asks the supervisor only when a daemon is wanted
+// or may run.
 func (s *Syncer) Await(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) error {
 	if !limits.Wanted() && !s.mayRun(id) {
 		return nil
 	}
 	if limits.Wanted() && s.deps.Hardware.Current().GPU(id) == nil {
-		return fmt.Errorf("GPU %s cannot be shared by MPS: it is not a GPU of NVIDIA, or was removed; remove mode mps from the configuration", id)
+		return fmt.Errorf("GPU %s cannot be shared by MPS: its vendor has no MPS, or it was removed; remove mode mps from the configuration", id)
 	}
 	for {
 		why := s.check(ctx, id, limits)
@@ -77,7 +75,7 @@ func (s *Syncer) Await(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) e
 		select {
 		case <-ctx.Done():
 			return why
-		case <-s.deps.Clock.After(awaitStep):
+		case <-s.deps.Clock.After(quiesceStep):
 		}
 	}
 }
@@ -108,12 +106,7 @@ func (s *Syncer) check(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) e
 	return nil
 }
 
-func reasonOf(status mps.Status) string {
-	if status.Reason == "" {
-		return ""
-	}
-	return ": " + status.Reason
-}
+func reasonOf(status mps.Status) string { return strings.TrimSuffix(": "+status.Reason, ": ") }
 
 // Ending returns why a GPU that needs no MPS daemon cannot be used by other processes: one still runs on it. It is empty when none does.
 func (s *Syncer) Ending(id gpu.UUID) string {

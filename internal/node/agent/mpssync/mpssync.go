@@ -6,8 +6,8 @@
 // nothing is sent, since an empty set ends every client. A set that the supervisor has accepted is not sent again
 // unless the supervisor reports another one.
 //
-// What wakes it: a change of the settled units, of the inventory, or of what claims want; a report of the supervisor; Quiesce and Unquiesce;
-// and a timer after a failure. An allocation does not wake it.
+// What wakes it: a change of the settled units, of the inventory, or of what claims want; a report of the supervisor; Quiesce and
+// Unquiesce; and a timer after a failure. An allocation does not wake it.
 //
 // What it writes: the supervisor's wanted set, and the problems of the sources "mps" and "mps-daemons".
 //
@@ -334,8 +334,8 @@ func (s *Syncer) wanted() []mps.Wanted {
 	return wanted
 }
 
-// Units returns the units that need an MPS daemon: settled ones, and those of claims. For a GPU that is in use while the record of its mode is
-// lost, a ready daemon shows that the mode is MPS, and the limits of its clients.
+// Units returns the units that need an MPS daemon: settled ones, and those of claims. For a GPU that is in use while the record of its
+// mode is lost, a ready daemon shows that the mode is MPS, and the limits of its clients.
 func (s *Syncer) Units() []offer.Unit {
 	all := s.units()
 	units := offer.MPSUnits(all)

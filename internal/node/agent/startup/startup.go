@@ -1,0 +1,141 @@
+// Package startup is the order in which an agent starts to act on its node.
+//
+// It guarantees that the claims that the kubelet lists as prepared are in the ledger before the ledger is compared with the node; that
+// nothing is settled before the MIG layout is known, since GPUs that are to be partitioned would be advertised whole; that of two agents
+// during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its DRA driver,
+// and takes it over then; and that the MPS daemons are known before anything that names them is written.
+//
+// What it waits for: the first scan of the hardware; the kubelet's record of claims; the layout, as long as the API server may have it; and
+// its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
+package startup
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+const (
+	// turnWithin bounds the wait for the kubelet to register this agent beside another one, and turnStep is the time between two checks of
+	// whether that one has ended.
+	turnWithin = 30 * time.Second
+	turnStep   = 100 * time.Millisecond
+	// source is the source of the problem that the ledger cannot be taken over.
+	source = "ledger turn"
+)
+
+// Ledger has one writer of all agents of the node; *ledger.Ledger is one.
+type Ledger interface {
+	// Writes reports whether this agent is the writer, and HasWriter whether a living agent is.
+	Writes() bool
+	HasWriter() bool
+	// TakeOver makes this agent the writer.
+	TakeOver() error
+}
+
+// Claims is the DRA front end.
+type Claims interface {
+	// AwaitAdopted returns when the ledger has the claims that the kubelet lists as prepared, or ctx ends.
+	AwaitAdopted(ctx context.Context)
+	// InUse reports whether a device is, or was, allocated through DRA.
+	InUse() bool
+	// Registered is closed once a kubelet has registered the driver.
+	Registered() <-chan struct{}
+}
+
+// Deps are the dependencies of Run.
+type Deps struct {
+	// Scanned is closed once the hardware was scanned: without it no device node can be distinguished from another.
+	Scanned <-chan struct{}
+	Ledger  Ledger
+	// Claims is nil without an API server.
+	Claims Claims
+	// Look compares the ledger with the node; AwaitLayout returns when the MIG layout is known, or the devices were settled before; Begin
+	// settles them.
+	Look, AwaitLayout func(context.Context)
+	Begin             func()
+	// Daemons reads which MPS daemons run.
+	Daemons func(context.Context)
+	// Settled is set when the DRA driver may be served, and Compared when all that acts on the node may run.
+	Settled, Compared *signal.Ready
+	// Report replaces the problems of a source; it must not block.
+	Report func(source string, problems ...gpu.Cause)
+	Clock  clock.Clock
+	Log    *slog.Logger
+}
+
+// Run returns when Compared is set, or ctx ends.
+func Run(ctx context.Context, deps Deps) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-deps.Scanned:
+	}
+	if !deps.Ledger.Writes() && !deps.Ledger.HasWriter() {
+		deps.takeOver(ctx)
+	}
+	deps.look(ctx)
+	deps.AwaitLayout(ctx)
+	deps.Begin()
+	deps.Settled.Set()
+	if !deps.Ledger.Writes() {
+		deps.awaitTurn(ctx)
+		deps.takeOver(ctx)
+		deps.look(ctx)
+	}
+	deps.Daemons(ctx)
+	deps.Compared.Set()
+}
+
+// look compares the ledger with the node. Before that, its writer gives it the claims that the kubelet lists; a follower has those of the
+// writer.
+func (d *Deps) look(ctx context.Context) {
+	if d.Claims != nil && d.Ledger.Writes() {
+		d.Claims.AwaitAdopted(ctx)
+	}
+	d.Look(ctx)
+}
+
+// awaitTurn returns when this agent has to write the ledger in place of the one before, which the kubelet calls for claims until it has
+// registered this one: at once while no device is allocated through DRA, else when it has registered it, when the other agent has ended, or
+// after turnWithin.
+func (d *Deps) awaitTurn(ctx context.Context) {
+	if d.Claims == nil || !d.Claims.InUse() {
+		return
+	}
+	late := d.Clock.After(turnWithin)
+	for d.Ledger.HasWriter() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.Claims.Registered():
+			return
+		case <-late:
+			d.Log.Warn("Took the ledger over although the kubelet has not registered the DRA driver; prepares fail until it has", "waited", turnWithin)
+			return
+		case <-d.Clock.After(turnStep):
+		}
+	}
+}
+
+// takeOver makes this agent the writer of the ledger, and returns when it is or ctx ends.
+func (d *Deps) takeOver(ctx context.Context) {
+	for {
+		err := d.Ledger.TakeOver()
+		if err == nil {
+			d.Report(source)
+			return
+		}
+		d.Report(source, gpu.Cause{Code: "LEDGER_UNWRITABLE", Message: err.Error()})
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.Clock.After(turnStep):
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package startup
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// node records what Run does.
+type node struct {
+	mu    sync.Mutex
+	steps []string
+	// writes and other are who writes the ledger: this agent, or another one; full is how often TakeOver fails.
+	writes, other, inUse bool
+	full                 int
+	registered           *signal.Ready
+	problems             int
+}
+
+func (n *node) step(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.steps = append(n.steps, name)
+}
+
+func (n *node) Writes() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.writes }
+
+func (n *node) HasWriter() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.writes || n.other }
+
+func (n *node) TakeOver() error {
+	n.step("take over")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.full > 0 {
+		n.full--
+		return errors.New("no space left on device")
+	}
+	n.writes = true
+	return nil
+}
+
+func (n *node) AwaitAdopted(context.Context) { n.step("adopt") }
+
+func (n *node) InUse() bool { return n.inUse }
+
+func (n *node) Registered() <-chan struct{} { return n.registered.Done() }
+
+// TestRun is the order of the steps, alone and beside another agent.
+func TestRun(t *testing.T) {
+	alone := []string{"take over", "adopt", "look", "layout", "begin", "settled", "daemons"}
+	beside := []string{"look", "layout", "begin", "settled", "take over", "adopt", "look", "daemons"}
+	tests := map[string]struct {
+		node     *node
+		noClaims bool
+		// during changes the node a second after the start.
+		during func(*node)
+		want   []string
+		took   time.Duration
+	}{
+		"alone":                 {node: &node{inUse: true}, want: alone},
+		"the only one, as ever": {node: &node{writes: true, inUse: true}, want: alone[1:]},
+		"without an API server": {node: &node{writes: true}, noClaims: true, want: []string{"look", "layout", "begin", "settled", "daemons"}},
+		"beside another one, without DRA": {
+			node: &node{other: true}, want: beside,
+		},
+		"beside another one, registered later": {
+			node: &node{other: true, inUse: true}, during: func(n *node) { n.registered.Set() }, want: beside, took: time.Second,
+		},
+		"beside another one that ends": {
+			node: &node{other: true, inUse: true}, during: func(n *node) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.other = false
+			}, want: beside, took: time.Second,
+		},
+		"beside another one, not registered": {node: &node{other: true, inUse: true}, want: beside, took: turnWithin},
+		"a full disk": {
+			node: &node{inUse: true, full: 2}, want: slices.Concat([]string{"take over", "take over"}, alone), took: 2 * turnStep,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := test.node
+				n.registered = signal.NewReady()
+				scanned := make(chan struct{})
+				deps := Deps{
+					Scanned: scanned, Ledger: n, Claims: n, Look: func(context.Context) { n.step("look") }, AwaitLayout: func(context.Context) { n.step("layout") },
+					Begin: func() { n.step("begin") }, Daemons: func(context.Context) { n.step("daemons") },
+					Settled: signal.NewReady(), Compared: signal.NewReady(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+					Report: func(source string, problems ...gpu.Cause) { n.problems = len(problems) },
+				}
+				if test.noClaims {
+					deps.Claims = nil
+				}
+				began := time.Now()
+				go func() {
+					<-deps.Settled.Done()
+					n.step("settled")
+				}()
+				if test.during != nil {
+					time.AfterFunc(time.Second, func() { test.during(n) })
+				}
+				done := make(chan struct{})
+				go func() { defer close(done); Run(t.Context(), deps) }()
+				synctest.Wait()
+				if len(n.steps) > 0 || deps.Settled.Is() {
+					t.Errorf("before the scan it did %v", n.steps)
+				}
+				close(scanned)
+				<-done
+				synctest.Wait()
+				// The step settled is taken beside the next ones.
+				order := func(steps []string) []string {
+					return slices.DeleteFunc(slices.Clone(steps), func(s string) bool { return s == "settled" })
+				}
+				if got := order(n.steps); !slices.Equal(got, order(test.want)) || !slices.Contains(n.steps, "settled") || !deps.Compared.Is() {
+					t.Errorf("it did %v, want %v", n.steps, test.want)
+				}
+				if took := time.Since(began); took != test.took && took-test.took > turnStep {
+					t.Errorf("it took %s, want %s", took, test.took)
+				}
+				if n.problems != 0 {
+					t.Errorf("%d problems are left", n.problems)
+				}
+			})
+		})
+	}
+}
+
+// TestDriverIsServedFirst: the DRA driver may be served before this agent takes the ledger over, or the kubelet could not register it.
+func TestDriverIsServedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{other: true, inUse: true, registered: signal.NewReady()}
+		scanned := make(chan struct{})
+		close(scanned)
+		nothing := func(context.Context) {}
+		deps := Deps{
+			Scanned: scanned, Ledger: n, Claims: n, Look: nothing, AwaitLayout: nothing, Begin: func() {}, Daemons: nothing,
+			Settled: signal.NewReady(), Compared: signal.NewReady(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+			Report: func(string, ...gpu.Cause) {},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); Run(ctx, deps) }()
+		time.Sleep(turnWithin / 2)
+		if !deps.Settled.Is() || deps.Compared.Is() || n.Writes() {
+			t.Errorf("settled %v, compared %v, writes %v", deps.Settled.Is(), deps.Compared.Is(), n.Writes())
+		}
+		cancel()
+		<-done
+	})
+}
