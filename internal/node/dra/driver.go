@@ -201,14 +201,10 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err := d.deps.Fault(StepAcquired); err != nil {
 		return nil, err
 	}
-	if err := d.create(ctx, &w); err != nil {
-		return nil, fmt.Errorf("%s, %w", who, err)
-	}
-	if err := d.slice(ctx, &w); err != nil {
-		return nil, fmt.Errorf("%s, %w", who, err)
-	}
-	if err := d.serve(ctx, &w); err != nil {
-		return nil, fmt.Errorf("%s, %w", who, err)
+	for _, step := range []func(context.Context, *wanted) error{d.create, d.slice, d.serve} {
+		if err := step(ctx, &w); err != nil {
+			return nil, fmt.Errorf("%s, %w", who, err)
+		}
 	}
 	return w.answer, nil
 }
