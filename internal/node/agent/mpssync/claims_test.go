@@ -228,6 +228,14 @@ func TestUnknownClaim(t *testing.T) {
 		if got := n.problem("mps"); got != "" || n.supervisor.sets != 0 {
 			t.Errorf("the problem is %q after %d sets", got, n.supervisor.sets)
 		}
+		n.hold(ofClaim(gpuA, "", gpu.MPSLimits{}), ofClaim(gpuB, "default", quarter))
+		if got := n.problem("mps"); !strings.Contains(got, "MPS_SUPERVISOR") {
+			t.Errorf("with a claim that wants a daemon the problem is %q", got)
+		}
+		n.hold(ofClaim(gpuA, "", gpu.MPSLimits{}))
+		if got := n.problem("mps"); got != "" {
+			t.Errorf("when that claim has ended the problem is %q", got)
+		}
 		// A supervisor that adopted the daemon appears.
 		n.supervisor.change(func() {
 			n.supervisor.gone, n.supervisor.generation = nil, 4

@@ -238,10 +238,8 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	err := s.identify(ctx)
 	wanted := s.wanted()
 	if s.withoutSupervisor(err, wanted) {
-		s.accepted = nil
-		return nil
-	}
-	if err == nil {
+		s.accepted, err = nil, nil
+	} else if err == nil {
 		if !always && s.holds(wanted) {
 			return nil
 		}
