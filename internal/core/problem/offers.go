@@ -35,7 +35,7 @@ func offerProblems() []Problem {
 		},
 		{
 			Code: "MPS_DAEMON", Severity: Error, Area: AreaSharing, Title: "the MPS daemon of a GPU does not run",
-			Meaning: "No replica of the GPU is allocated until the daemon runs.",
+			Meaning: "No replica of the GPU is allocated, and no claim with mode mps is prepared on it, until the daemon runs.",
 			Fix:     "See the reason in the message and the daemon's log below the MPS directory (mpsRoot). The supervisor starts the daemon again.",
 			Seen:    seenNode,
 		},
@@ -53,7 +53,7 @@ func offerProblems() []Problem {
 		},
 		{
 			Code: "MPS_SUPERVISOR", Severity: Error, Area: AreaSharing, Title: "the MPS supervisor does not answer",
-			Meaning: "No process starts or watches MPS daemons, so no MPS replica is allocated.",
+			Meaning: "No process starts or watches MPS daemons, so no MPS replica is allocated, and no claim with mode mps is prepared.",
 			Fix:     "Run berth-agent mps on the node (deploy/mps.yaml), with the same MPS directory (mpsRoot) as the agent.",
 			Seen:    seenNode,
 		},
