@@ -31,7 +31,7 @@ func TestUpgradePrepares(t *testing.T) {
 	b.register()
 	ctx, supervisor := t.Context(), &mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}
 	stop := b.supervise()
-	if _, err := b.prepare(ctx, b.mps(b.claim("shared", b.device(5, "")), `{}`)); err != nil {
+	if _, err := b.prepareWithMPS(ctx, b.mps(b.claim("shared", b.device(5, "")), `{}`)); err != nil {
 		t.Fatal(err)
 	}
 	daemon, _ := b.daemonOf(supervisor, 5)
@@ -58,7 +58,7 @@ func TestUpgradePrepares(t *testing.T) {
 		t.Errorf("the second agent: %v\n%s", err, second.picture())
 	}
 	next := second.mps(second.claim("next", second.device(7, "")), `{}`)
-	if _, err := second.prepare(ctx, next); err != nil {
+	if _, err := second.prepareWithMPS(ctx, next); err != nil {
 		t.Errorf("the second agent: %v\n%s", err, second.picture())
 	}
 	started, _ := second.daemonOf(supervisor, 7)
@@ -84,7 +84,7 @@ func TestUpgradePrepares(t *testing.T) {
 	}
 	second.end()
 	third.until("the third agent writes the ledger", func() bool { return third.agent.node.ledger.Writes() })
-	if _, err := third.prepare(ctx, third.claim("last", third.device(7, ""))); err != nil {
+	if _, err := third.prepareWithMPS(ctx, third.claim("last", third.device(7, ""))); err != nil {
 		t.Errorf("the third agent: %v\n%s", err, third.picture())
 	}
 	third.end()

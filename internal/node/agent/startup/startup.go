@@ -23,7 +23,7 @@ import (
 const (
 	// turnWithin bounds the wait for the kubelet to register this agent beside another one, and turnStep is the time between two checks of
 	// whether that one has ended.
-	turnWithin = 30 * time.Second
+	turnWithin = time.Minute
 	turnStep   = 100 * time.Millisecond
 	// source is the source of the problem that the ledger cannot be taken over.
 	source = "ledger turn"
