@@ -82,8 +82,8 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
-	// Leads reports whether this agent writes the ledger. One that another agent has superseded does not know the next claims, so it sends
-	// no set. HoldingsChanged signals a change of it.
+	// Leads reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
+	// so it sends no set until HoldingsChanged signals that it leads again.
 	Leads      func() bool
 	Supervisor Supervisor
 	// Report replaces the problems of a source; it must not block.
@@ -102,6 +102,9 @@ type Syncer struct {
 	statuses atomic.Pointer[map[gpu.UUID]mps.Status]
 	// missing is the reason why the supervisor has not accepted the wanted set; empty when it has.
 	missing atomic.Pointer[string]
+
+	// withheld is true when the last set was not sent because another agent leads.
+	withheld atomic.Bool
 
 	// sending has a token while a set is computed and sent. It guards accepted and generation, which are the last set
 	// that the supervisor accepted (nil for none) and its generation.
@@ -155,7 +158,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer hardware.Close()
 	held := s.deps.HoldingsChanged()
 	defer held.Close()
-	claimed, led := s.shared(), s.deps.Leads()
+	claimed := s.shared()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -172,11 +175,11 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-s.wake.C():
 		case <-again:
 		case <-held.C():
-			now, leads := s.shared(), s.deps.Leads()
-			if leads == led && slices.Equal(claimed, now) {
+			now := s.shared()
+			if slices.Equal(claimed, now) && !s.withheld.Load() {
 				continue
 			}
-			claimed, led = now, leads
+			claimed = now
 			s.deps.Changed()
 		}
 		s.reportFailed()
@@ -232,7 +235,8 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !s.deps.Leads() || !s.deps.Hardware.Current().DriverPresent() {
+	s.withheld.Store(!s.deps.Leads())
+	if s.withheld.Load() || !s.deps.Hardware.Current().DriverPresent() {
 		return nil // An empty set would end every client.
 	}
 	err := s.identify(ctx)

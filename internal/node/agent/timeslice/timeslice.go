@@ -85,8 +85,8 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
-	// Leads reports whether this agent writes the ledger. One that another agent has superseded does not know the next claims, so it sets
-	// nothing. HoldingsChanged signals a change of it.
+	// Leads reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
+	// so it sets nothing until HoldingsChanged signals that it leads again.
 	Leads func() bool
 	// Hardware is the inventory of the vendor whose driver has time slices.
 	Hardware Hardware
@@ -149,7 +149,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	settled, held := s.deps.Settled(), s.deps.HoldingsChanged()
 	defer settled.Close()
 	defer held.Close()
-	claimed, led := s.claimed(), s.deps.Leads()
+	claimed, withheld := s.claimed(), false
 	var again <-chan time.Time
 	for {
 		select {
@@ -159,12 +159,12 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-s.wake.C():
 		case <-again:
 		case <-held.C():
-			if s.deps.Leads() == led && maps.Equal(claimed, s.claimed()) {
+			if !withheld && maps.Equal(claimed, s.claimed()) {
 				continue
 			}
 		}
-		claimed, led = s.claimed(), s.deps.Leads()
-		if !led {
+		claimed = s.claimed()
+		if withheld = !s.deps.Leads(); withheld {
 			again = nil
 			continue
 		}
