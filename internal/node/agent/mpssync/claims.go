@@ -42,9 +42,6 @@ func (s *Syncer) shared() []offer.Unit {
 // units returns the settled units, with those of claims in place of those of the same GPUs.
 func (s *Syncer) units() []offer.Unit {
 	settled, claimed := s.deps.Units(), s.claimed()
-	if len(claimed) == 0 {
-		return settled
-	}
 	held := map[gpu.UUID]bool{}
 	for _, unit := range claimed {
 		held[unit.Key.GPU] = true
@@ -84,7 +81,7 @@ func (s *Syncer) Await(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) e
 func (s *Syncer) check(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) error {
 	ctx = context.WithoutCancel(ctx) // The end of a claim's time is no failure of the supervisor, whose calls are bounded.
 	statuses, err := []mps.Status(nil), s.send(ctx, false)
-	if err == nil {
+	if err == nil || errors.Is(err, errWithheld) {
 		statuses, err = s.deps.Supervisor.Status(ctx)
 	}
 	at := slices.IndexFunc(statuses, func(status mps.Status) bool { return status.GPU == id })

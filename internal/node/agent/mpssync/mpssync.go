@@ -49,6 +49,9 @@ const (
 	quiesceStep   = 50 * time.Millisecond
 )
 
+// errWithheld means that a set was not sent, because another agent leads.
+var errWithheld = errors.New("another agent on this node has taken over the MPS daemons")
+
 // Quiescer is a reason to have a GPU without its daemon. Each quiesces and unquiesces GPUs independently of the others.
 type Quiescer string
 
@@ -102,9 +105,6 @@ type Syncer struct {
 	statuses atomic.Pointer[map[gpu.UUID]mps.Status]
 	// missing is the reason why the supervisor has not accepted the wanted set; empty when it has.
 	missing atomic.Pointer[string]
-
-	// withheld is true when the last set was not sent because another agent leads.
-	withheld atomic.Bool
 
 	// sending has a token while a set is computed and sent. It guards accepted and generation, which are the last set
 	// that the supervisor accepted (nil for none) and its generation.
@@ -166,6 +166,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}()
 	defer func() { <-watched }()
 	var again <-chan time.Time
+	withheld := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -176,7 +177,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-again:
 		case <-held.C():
 			now := s.shared()
-			if slices.Equal(claimed, now) && !s.withheld.Load() {
+			if slices.Equal(claimed, now) && !withheld {
 				continue
 			}
 			claimed = now
@@ -184,7 +185,8 @@ func (s *Syncer) Run(ctx context.Context) error {
 		}
 		s.reportFailed()
 		again = nil
-		if s.send(ctx, false) != nil {
+		err := s.send(ctx, false)
+		if withheld = errors.Is(err, errWithheld); err != nil && !withheld {
 			again = s.deps.Clock.After(retry)
 		}
 	}
@@ -235,8 +237,10 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.withheld.Store(!s.deps.Leads())
-	if s.withheld.Load() || !s.deps.Hardware.Current().DriverPresent() {
+	if !s.deps.Leads() {
+		return errWithheld
+	}
+	if !s.deps.Hardware.Current().DriverPresent() {
 		return nil // An empty set would end every client.
 	}
 	err := s.identify(ctx)
