@@ -357,13 +357,13 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	shared := a.node.inventory.Of(vendor.NameOf[timeslice.Program](vendors)) // The driver that has time slices has MPS.
 	a.changes.timeslices = timeslice.New(timeslice.Deps{
 		Units: a.devices.allocatable.Units, Settled: a.devices.allocatable.SubscribeSettled, Hardware: shared,
-		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe, Leads: a.node.ledger.Leads,
+		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe, Writes: a.node.ledger.Writes,
 		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
 		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) }, Clock: a.deps.Clock, Log: a.log("timeslice"),
 	})
 	a.changes.mps = mpssync.New(mpssync.Deps{
 		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: shared,
-		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe, Leads: a.node.ledger.Leads,
+		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe, Writes: a.node.ledger.Writes,
 		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.deps.Clock}, Report: a.reports.list.Set,
 		// The CDI spec has the directories of a daemon only while its replicas can be allocated.
 		Changed: func() { a.devices.cdi.Recheck(); a.devices.allocatable.InjectionChanged() }, Clock: a.deps.Clock,

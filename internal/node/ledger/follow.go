@@ -9,12 +9,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Writes reports whether this ledger is the writer of the file.
-func (l *Ledger) Writes() bool { return l.store.leads() }
-
-// Leads reports whether this ledger is the writer of the file still. It reads the lock file, since a writer that was superseded does not
-// get to know that before its next change.
-func (l *Ledger) Leads() bool { return l.store.leads() && !errors.Is(l.store.confirm(), ErrSuperseded) }
+// Writes reports whether this ledger is the writer of the file. It reads the lock file, since a writer that another agent has superseded
+// does not get to know that before its next change.
+func (l *Ledger) Writes() bool {
+	return l.store.leads() && !errors.Is(l.store.confirm(), ErrSuperseded)
+}
 
 // HasWriter reports whether a living process, this one included, is the writer of the file. A follower takes over at
 // once when there is none: nobody else would prepare or release claims.

@@ -447,23 +447,23 @@ func (a *agents) check(t *rapid.T) {
 	}
 }
 
-// TestLeads: a writer that was superseded does not lead although it has written nothing since, and leads again, with a signal, when the
+// TestWrites: an agent that was superseded is not the writer although it has changed nothing since, and is again, with a signal, when the
 // other agent has ended.
-func TestLeads(t *testing.T) {
+func TestWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	first := openTest(t, path, nil)
-	if !first.Leads() {
-		t.Error("the only agent does not lead")
+	if !first.Writes() {
+		t.Error("the only agent does not write")
 	}
 	second := openTest(t, path, func(d *Deps) { d.Follow = true })
-	if !first.Leads() || second.Leads() {
-		t.Errorf("beside a follower: %v %v", first.Leads(), second.Leads())
+	if !first.Writes() || second.Writes() {
+		t.Errorf("beside a follower: %v %v", first.Writes(), second.Writes())
 	}
 	if err := second.TakeOver(); err != nil {
 		t.Fatal(err)
 	}
-	if first.Leads() || !second.Leads() {
-		t.Errorf("after the second has taken over: %v %v", first.Leads(), second.Leads())
+	if first.Writes() || !second.Writes() {
+		t.Errorf("after the second has taken over: %v %v", first.Writes(), second.Writes())
 	}
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
@@ -472,12 +472,12 @@ func TestLeads(t *testing.T) {
 	defer changed.Close()
 	<-changed.C() // The first signal is pending.
 	first.Reconcile(first.NewView())
-	if !first.Leads() {
-		t.Error("it does not lead again")
+	if !first.Writes() {
+		t.Error("it does not write again")
 	}
 	select {
 	case <-changed.C():
 	case <-time.After(10 * time.Second):
-		t.Error("no signal that it leads again")
+		t.Error("no signal that it writes again")
 	}
 }

@@ -85,9 +85,9 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
-	// Leads reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
+	// Writes reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
 	// so it sends no set until HoldingsChanged signals that it leads again.
-	Leads      func() bool
+	Writes     func() bool
 	Supervisor Supervisor
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
@@ -237,7 +237,7 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !s.deps.Leads() {
+	if !s.deps.Writes() {
 		return errWithheld
 	}
 	if !s.deps.Hardware.Current().DriverPresent() {

@@ -170,7 +170,7 @@ func newNode(t *testing.T, units ...offer.Unit) *node {
 			defer n.mu.Unlock()
 			return n.holdings
 		},
-		HoldingsChanged: n.ledger.Subscribe, Leads: func() bool { return !n.superseded.Load() },
+		HoldingsChanged: n.ledger.Subscribe, Writes: func() bool { return !n.superseded.Load() },
 		Changed: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -85,9 +85,9 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
-	// Leads reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
+	// Writes reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
 	// so it sets nothing until HoldingsChanged signals that it leads again.
-	Leads func() bool
+	Writes func() bool
 	// Hardware is the inventory of the vendor whose driver has time slices.
 	Hardware Hardware
 	Program  Program
@@ -164,7 +164,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 			}
 		}
 		claimed = s.claimed()
-		if withheld = !s.deps.Leads(); withheld {
+		if withheld = !s.deps.Writes(); withheld {
 			again = nil
 			continue
 		}

@@ -79,7 +79,7 @@ func sliced(id gpu.UUID, slice string) offer.Unit {
 // run starts a Syncer that ends when end is called, or with the test.
 func (n *node) run() (s *timeslice.Syncer, end func()) {
 	s = timeslice.New(timeslice.Deps{
-		Units: n.read, Settled: n.settled.Subscribe, Holdings: n.held, HoldingsChanged: n.claims.Subscribe, Leads: func() bool { return !n.superseded.Load() }, Hardware: n, Program: n,
+		Units: n.read, Settled: n.settled.Subscribe, Holdings: n.held, HoldingsChanged: n.claims.Subscribe, Writes: func() bool { return !n.superseded.Load() }, Hardware: n, Program: n,
 		StateDir: n.dir, BootID: "boot", FileLost: n.lost, Report: n.report, Fault: n.fault,
 		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
