@@ -85,7 +85,7 @@ type Deps struct {
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription
-	// Writes reports whether this agent writes the ledger, from a file. One that another agent has superseded does not know the next claims,
+	// Writes reports whether this agent writes the ledger, from a file. A superseded agent does not know the next claims,
 	// so it sends no set until HoldingsChanged signals that it leads again.
 	Writes     func() bool
 	Supervisor Supervisor
