@@ -131,6 +131,22 @@ func TestAwaitAfterUnreportedSet(t *testing.T) {
 	})
 }
 
+// TestAwaitAfterRestart: a daemon that an agent before has started is waited for too, although this one has never wanted it.
+func TestAwaitAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, byDRA(gpuA), byDRA(gpuB))
+		n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}
+		n.supervisor.generation, n.supervisor.keeps[gpuA] = 4, true
+		n.start()
+		n.await(gpuA, gpu.MPSLimits{}, 10*time.Second, "has not ended yet")
+		n.await(gpuB, gpu.MPSLimits{}, 0, "")
+		n.supervisor.mu.Lock()
+		delete(n.supervisor.keeps, gpuA)
+		n.supervisor.mu.Unlock()
+		n.await(gpuA, gpu.MPSLimits{}, 0, "")
+	})
+}
+
 // TestAwaitNextClaim: a claim that follows one with other limits gets its own, also when the daemon before looks ready.
 func TestAwaitNextClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
