@@ -8,7 +8,7 @@ RUN      ?= .
 export BIN SANDBOX PROFILE RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo stop test unit lint fuzz e2e soak bench build sandbox-build image generate clean
+.PHONY: help demo stop test unit lint fuzz e2e soak bench build sandbox-build images push release generate clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -46,8 +46,14 @@ build: ## berth, berth-agent, berth-cdi-hook and the driver of simulated machine
 sandbox-build: ## build, and the sandbox with its Kubernetes and containerd
 	@hack/build.sh sandbox
 
-image: ## the agent's image as a tarball, bin/berth-agent.tar (docker load, ctr image import)
-	@hack/image.sh
+images: ## the image of each program into bin/images: OCI layout, tarball (docker load, ctr image import), bill of materials
+	@hack/images.sh
+
+push: ## push the images to REGISTRY, such as registry.example.com/berth, tagged with the version
+	@hack/push.sh
+
+release: ## what is published of a version, into dist/: programs, images, bills of materials, checksums
+	@hack/release.sh
 
 generate: ## deep copies, CRDs, generated documents and the NVML base of the simulator, from their sources
 	@hack/generate.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd and the sandbox; with "driver" only the driver of simulated machines.
+# Kubernetes, containerd and the sandbox; with "driver" only the driver of simulated machines; with
+# "images [arguments of berth-images make]" only the images of the programs that are built.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
@@ -94,6 +95,16 @@ if [ "${1:-}" = driver ]; then
 	exit 0
 fi
 
+# make_images [arguments of berth-images make]: prints each image with its digest.
+make_images() {
+	build hack/images berth-images . -ldflags="$stamp"
+	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0) "$BIN/berth-images" make --bin "$BIN" --output "$BIN/images" "$@"
+}
+if [ "${1:-}" = images ]; then
+	make_images "${@:2}"
+	exit 0
+fi
+
 build . berth ./cmd/berth -ldflags="$stamp"
 build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
 build_driver
@@ -101,6 +112,7 @@ build_driver
 # toolkit's hooks reach go-nvml through its configuration package.
 build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
 [ "${1:-}" = sandbox ] || exit 0
+make_images >/dev/null
 
 # The agent with an example vendor, for an end-to-end test.
 build kube berth-agent-stub ./test/berth-agent-stub

@@ -30,6 +30,9 @@ print_times() {
 	printf '%s\n' "stages on $(nproc) CPUs:" "${times[@]}" "$(printf '%6d s  in all' $((SECONDS - started)))" >&2
 }
 
+# version prints the version: the last tag with the commits since, or the commit if there is no tag.
+version() { git describe --tags --always --dirty 2>/dev/null || echo devel; }
+
 is_root() { [ "$(id -u)" = 0 ]; }
 
 # in_ci tells whether a CI system runs the script: a stage that cannot run is a failure there.

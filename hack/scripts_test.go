@@ -22,6 +22,7 @@ type machine struct {
 	Env          []string // in addition to PATH and HOME
 	EmptyInstall bool     // apt-get succeeds but brings nothing
 	Go           string   // what the fake go does; by default nothing
+	Git          string   // what the fake git does; without it there is no git
 }
 
 // basics are the real programs that the scripts may use.
@@ -82,8 +83,11 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	write(filepath.Join(bin, "uname"), "echo Linux")
 	write(filepath.Join(bin, "gcc"), "exit 0")
 	write(filepath.Join(bin, "go"), m.Go, `[ "$1" != env ] || echo go1.26.8`, `[ "$1" = env ] || echo "go $*" >>"`+root+`/calls"`)
-	for _, program := range []string{"berth", "berth-agent", "berth-sandbox"} {
+	for _, program := range []string{"berth", "berth-agent", "berth-images", "berth-sandbox"} {
 		write(filepath.Join(bin, program), `echo "`+program+` $1" >>"`+root+`/calls"`)
+	}
+	if m.Git != "" {
+		write(filepath.Join(bin, "git"), m.Git)
 	}
 	write(filepath.Join(bin, "dpkg-query"), `[ -e "`+root+`/installed" ] && echo "install ok installed"`)
 	if !m.NoPackages {
@@ -171,6 +175,40 @@ func TestScriptsOnMachines(t *testing.T) {
 			if ran := slices.Contains(calls, mark); ran != tc.runs || code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
 				t.Errorf("sandbox used: %v, want %v; exit code %d, want %d; output must contain %q\ncalls: %q\nstdout:\n%s\nstderr:\n%s",
 					ran, tc.runs, code, tc.code, tc.says, calls, stdout, stderr)
+			}
+		})
+	}
+}
+
+// TestPushAndRelease checks what is published, under which tag, and what is refused before anything is built.
+func TestPushAndRelease(t *testing.T) {
+	tests := map[string]struct {
+		machine machine
+		script  string
+		code    int
+		says    string // in the output
+		calls   []string
+	}{
+		"no registry": {machine{}, "push.sh", 2, "make push REGISTRY=registry.example.com/berth", nil},
+		"push": {machine{Env: []string{"REGISTRY=localhost:5000"}, Git: "echo v0.1.0"}, "push.sh", 0, "",
+			[]string{"build.sh", "build.sh images --tag v0.1.0", "berth-images push"}},
+		"push, no Git": {machine{Env: []string{"REGISTRY=localhost:5000"}}, "push.sh", 0, "",
+			[]string{"build.sh", "build.sh images --tag devel", "berth-images push"}},
+		"push, tag":                     {machine{Env: []string{"REGISTRY=localhost:5000", "TAG=test"}}, "push.sh", 0, "", []string{"build.sh", "build.sh images --tag test", "berth-images push"}},
+		"images":                        {machine{}, "images.sh", 0, "", []string{"build.sh", "build.sh images --tag dev"}},
+		"release of a changed tree":     {machine{Git: "echo ' M README.md'"}, "release.sh", 2, "M README.md", nil},
+		"release outside of a Git tree": {machine{Git: "exit 128"}, "release.sh", 2, "not a Git tree", nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, code, calls := tc.machine.run(t, tc.script)
+			for i := range calls {
+				calls[i] = strings.TrimSpace(calls[i])
+			}
+			if code != tc.code || !strings.Contains(stdout+stderr, tc.says) || !slices.Equal(calls, tc.calls) {
+				t.Errorf("exit code %d, want %d; calls %q, want %q; output must contain %q\nstdout:\n%s\nstderr:\n%s",
+					code, tc.code, calls, tc.calls, tc.says, stdout, stderr)
 			}
 		})
 	}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unit tests of both modules with the race detector. The nested module's
+# Unit tests of all modules with the race detector. The nested module's
 # end-to-end tests are not among them.
 source "$(dirname "$0")/lib.sh"
 need_go
@@ -8,3 +8,5 @@ say "unit tests of the root module"
 go test -race -timeout 20m ./...
 say "unit tests of the nested module"
 go test -C kube -race ./internal/...
+say "unit tests of the images"
+go test -C hack/images -race ./...

@@ -4,9 +4,11 @@ go 1.26.0
 
 require (
 	github.com/berth-gpu/berth v0.0.0-00010101000000-000000000000
+	github.com/berth-gpu/berth/hack/images v0.0.0-00010101000000-000000000000
 	github.com/containerd/containerd/api v1.11.1
 	github.com/google/cadvisor/lib v0.60.5
 	github.com/google/go-cmp v0.7.0
+	github.com/google/go-containerregistry v0.22.1
 	github.com/opencontainers/runtime-spec v1.3.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.0
@@ -92,6 +94,7 @@ require (
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jonboulle/clockwork v0.5.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/moby/sys/devices v0.1.0 // indirect
@@ -186,6 +189,7 @@ require (
 // k8s.io/kubernetes names its staging modules v0.0.0; they are pinned to the same minor.
 replace (
 	github.com/berth-gpu/berth => ../
+	github.com/berth-gpu/berth/hack/images => ../hack/images
 	k8s.io/api => k8s.io/api v0.37.1
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.1
 	k8s.io/apimachinery => k8s.io/apimachinery v0.37.1

@@ -20,6 +20,8 @@ const DefaultDir = "/var/lib/berth-sandbox"
 const (
 	PauseImage    = "berth.dev/pause:sandbox"
 	WorkloadImage = "berth.dev/workload:sandbox"
+	// AgentImage is the agent's image in deploy/agent.yaml.
+	AgentImage = "berth.dev/berth-agent:dev"
 )
 
 // Options are the arguments of [Up].

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/berth-gpu/berth/hack/images/image"
 )
 
 // poll is the polling interval of the helpers below.
@@ -86,12 +88,12 @@ func (c *Cluster) PodLogs(ctx context.Context, ns, pod, container string) (strin
 }
 
 // ImportImage imports an image into every node that runs containers.
-func (c *Cluster) ImportImage(ctx context.Context, tarball string) error {
+func (c *Cluster) ImportImage(ctx context.Context, img image.Named) error {
 	for _, n := range c.Nodes() {
 		if n.Hollow() {
 			continue
 		}
-		if err := n.ImportImage(ctx, tarball); err != nil {
+		if err := n.ImportImage(ctx, img); err != nil {
 			return err
 		}
 	}

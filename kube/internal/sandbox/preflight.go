@@ -51,6 +51,7 @@ func CheckMachine() error {
 }
 
 func checkBinaries(o Options) error {
+	agentImage := shippedImage("", "berth-agent")
 	want := []string{"hyperkube", "workload"}
 	if o.Nodes > 0 {
 		want = append(want, "containerd", "containerd-shim-runc-v2")
@@ -59,7 +60,7 @@ func checkBinaries(o Options) error {
 		want = append(want, "berth")
 	}
 	if o.wantsAgent() {
-		want = append(want, "berth-agent", "berth-cdi-hook")
+		want = append(want, agentImage)
 	}
 	if o.Hollow > 0 {
 		want = append(want, "berth-sandbox")
@@ -70,8 +71,8 @@ func checkBinaries(o Options) error {
 		if _, err := os.Stat(path); err != nil {
 			fix := "build it with make, or name the directory that has it with --bin"
 			switch name {
-			case "berth-agent", "berth-cdi-hook":
-				fix += "; --no-agent does without it"
+			case agentImage:
+				fix = "make it with make images, or name the directory that has it with --bin; --no-agent does without it"
 			case "berth":
 				fix += "; without --profile it is not needed"
 			}

@@ -8,12 +8,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
+	"github.com/berth-gpu/berth/hack/images/image"
 )
 
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
@@ -240,48 +239,50 @@ func (n Node) startContainerd(ctx context.Context) error {
 	if err := waitFor(ctx, "containerd of "+n.name, []Process{proc}, n.runtimeReady); err != nil {
 		return err
 	}
-	tarballs, err := filepath.Glob(filepath.Join(n.c.dir, "images", "*.tar"))
+	layouts, err := filepath.Glob(filepath.Join(n.c.dir, "images", "*"))
 	if err != nil {
 		return fmt.Errorf("list images: %w", err)
 	}
-	for _, tarball := range tarballs {
-		if err := n.ImportImage(ctx, tarball); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// makeImages creates the tarballs of the images that every node gets.
-func (c *Cluster) makeImages(o Options) error {
-	files := map[string]string{"/workload": filepath.Join(c.state.Bin, "workload")}
-	images := map[string]image.Spec{
-		"pause.tar":    {Name: PauseImage, Files: files, Entrypoint: []string{"/workload", "pause"}},
-		"workload.tar": {Name: WorkloadImage, Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}},
-	}
-	if o.wantsAgent() {
-		agent, err := image.Agent(c.state.Bin)
+	for _, layout := range layouts {
+		img, err := image.Load(layout)
 		if err != nil {
 			return err
 		}
-		images["agent.tar"] = agent
-	}
-	for name, s := range images {
-		if err := image.WriteFile(filepath.Join(c.dir, "images", name), s); err != nil {
+		if err := n.ImportImage(ctx, img); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// BuildImage creates a tarball of an image below the sandbox's directory and returns its path, for [Node.ImportImage].
-func (c *Cluster) BuildImage(s image.Spec) (string, error) {
-	file := strings.Map(func(r rune) rune {
-		if slices.Contains([]rune("/:@"), r) {
-			return '_'
+// makeImages keeps the images that every node gets below the sandbox's directory.
+func (c *Cluster) makeImages(o Options) error {
+	files := map[string]string{"/workload": filepath.Join(c.state.Bin, "workload")}
+	images := map[string]func() (image.Named, error){
+		"pause": func() (image.Named, error) {
+			return image.Make(PauseImage, image.Spec{Files: files, Entrypoint: []string{"/workload", "pause"}})
+		},
+		"workload": func() (image.Named, error) {
+			return image.Make(WorkloadImage, image.Spec{Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}})
+		},
+	}
+	if o.wantsAgent() {
+		images["agent"] = func() (image.Named, error) {
+			img, err := image.Load(shippedImage(c.state.Bin, "berth-agent"))
+			return image.Named{Name: AgentImage, Image: img.Image}, err
 		}
-		return r
-	}, s.Name)
-	path := filepath.Join(c.dir, "images", file+".tar")
-	return path, image.WriteFile(path, s)
+	}
+	for file, get := range images {
+		img, err := get()
+		if err != nil {
+			return err
+		}
+		if err := image.Save(filepath.Join(c.dir, "images", file), img); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// shippedImage returns the layout of a program's image, as `make images` writes it below the directory of the programs.
+func shippedImage(bin, program string) string { return filepath.Join(bin, "images", program) }

@@ -5,12 +5,15 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
-	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/berth-gpu/berth/hack/images/image"
 )
 
 // simulatorPackage is the prefix of the names of the simulator's functions. A Go program has them in its function
@@ -22,15 +25,14 @@ const simulatorPackage = "github.com/berth-gpu/berth/internal/hardware/sim."
 // that link it.
 func TestAgentImage(t *testing.T) {
 	bin := binDir(t)
-	spec, err := image.Agent(bin)
-	if err != nil {
-		t.Skipf("skipped: the programs are not built: %v; build them with make", err)
+	img, err := image.Load(filepath.Join(bin, "images", "berth-agent"))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("skipped: the images are not made: %v; make them with make images", err)
 	}
-	tarball := filepath.Join(t.TempDir(), "agent.tar")
-	if err := image.WriteFile(tarball, spec); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	files := imageFiles(t, tarball)
+	files := imageFiles(t, img)
 	for _, name := range []string{"berth-agent", "berth-cdi-hook"} {
 		if !bytes.Contains(files[name], []byte("github.com/berth-gpu/berth/")) {
 			t.Errorf("the image has no %s of Berth", name)
@@ -65,26 +67,35 @@ func TestAgentImage(t *testing.T) {
 }
 
 // imageFiles returns the content of all files of an image.
-func imageFiles(t testing.TB, tarball string) map[string][]byte {
+func imageFiles(t testing.TB, img image.Named) map[string][]byte {
 	t.Helper()
-	img, err := image.ReadFile(tarball)
+	content := mutate.Extract(img.Image)
+	defer content.Close()
+	files := map[string][]byte{}
+	for r := tar.NewReader(content); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[header.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// imageLabels returns the labels of the image in a layout.
+func imageLabels(t testing.TB, layout string) map[string]string {
+	t.Helper()
+	img, err := image.Load(layout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string][]byte{}
-	for _, layer := range img.Manifest.Layers {
-		for r := tar.NewReader(bytes.NewReader(img.Blob(layer))); ; {
-			header, err := r.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if files[header.Name], err = io.ReadAll(r); err != nil {
-				t.Fatal(err)
-			}
-		}
+	cfg, err := img.Image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return files
+	return cfg.Config.Labels
 }

@@ -12,8 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-gpu/berth/hack/images/image"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
-	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
 )
 
 func TestSandboxRunsAPod(t *testing.T) {
@@ -122,14 +122,14 @@ func TestSandboxNodeIsSeenFromOutside(t *testing.T) {
 
 func TestSandboxTakesAnImage(t *testing.T) {
 	c := cluster(t)
-	tarball, err := c.BuildImage(image.Spec{
-		Name: "berth.dev/probe:test", Entrypoint: []string{"/usr/bin/probe"}, Env: []string{"FROM=image"},
+	img, err := image.Make("berth.dev/probe:test", image.Spec{
+		Entrypoint: []string{"/usr/bin/probe"}, Env: []string{"FROM=image"},
 		Files: map[string]string{"/usr/bin/probe": filepath.Join(c.State().Bin, "workload")},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.ImportImage(timeout(t, time.Minute), tarball); err != nil {
+	if err := c.ImportImage(timeout(t, time.Minute), img); err != nil {
 		t.Fatal(err)
 	}
 	pod := workloadPod("own-image", "env")

@@ -17,9 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/hack/images/image"
+	"github.com/berth-gpu/berth/hack/images/program"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
-	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
 )
 
 const (
@@ -57,15 +58,17 @@ func TestOtherVendor(t *testing.T) {
 // importImage imports the image of the agent with the vendor into the node.
 func (s *stubNode) importImage(t testing.TB) {
 	t.Helper()
-	spec, err := image.AgentWith(s.State().Bin, "berth-agent-stub", stubImage)
+	agent := program.Agent()
+	agent.Files["/berth-agent"] = "berth-agent-stub"
+	spec, err := agent.Spec(s.State().Bin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tarball, err := s.BuildImage(spec)
+	img, err := image.Make(stubImage, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.node.ImportImage(timeout(t, time.Minute), tarball); err != nil {
+	if err := s.node.ImportImage(timeout(t, time.Minute), img); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package image
+package program
 
 import (
 	"debug/elf"
@@ -8,30 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 )
-
-// AgentName is the reference of the agent's image in deploy/agent.yaml.
-const AgentName = "berth.dev/agent:dev"
-
-// Agent returns the agent's image, made of the programs in bin: the agent, the hook that it installs on the host, and
-// the libraries that a cgo program is linked with. It takes nothing else from this system.
-func Agent(bin string) (Spec, error) { return AgentWith(bin, "berth-agent", AgentName) }
-
-// AgentWith returns the agent's image under another name and with another program of bin in the place of berth-agent.
-func AgentWith(bin, program, name string) (Spec, error) {
-	files := map[string]string{}
-	for _, file := range [][2]string{{"/berth-agent", program}, {"/berth-cdi-hook", "berth-cdi-hook"}} {
-		path, source := file[0], filepath.Join(bin, file[1])
-		files[path] = source
-		needed, err := sharedLibraries(source)
-		if err != nil {
-			return Spec{}, fmt.Errorf("make agent image: %w", err)
-		}
-		for _, path := range needed {
-			files[path] = path
-		}
-	}
-	return Spec{Name: name, Entrypoint: []string{"/berth-agent"}, Files: files}, nil
-}
 
 // sharedLibraries returns the paths of the loader and of all libraries that a program needs to start; none for a static
 // program.

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What is published of a version, into DIST (by default dist/): the command line, the images with their bills of materials and their
+# digests, and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in the images' names.
+source "$(dirname "$0")/lib.sh"
+DIST=${DIST:-$PWD/dist}
+changed=$(git status --porcelain) || fail "not a Git tree: a release names the commit that it is made of"
+[ -z "$changed" ] || fail "the tree differs from the commit that the release would name: commit or stash first:
+$changed"
+version=$(version)
+platform=linux-$(go env GOARCH)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+say "releasing $version for $platform"
+hack/build.sh
+hack/build.sh images --tag "$version" --registry "${REGISTRY:-berth.dev}" >"$work/images.txt"
+cp "$BIN/berth" "$work/berth-$version-$platform"
+for tarball in "$BIN"/images/*.tar; do
+	name=$(basename "$tarball" .tar)
+	cp "$tarball" "$work/$name-image-$version-$platform.tar"
+	cp "$BIN/images/$name.cdx.json" "$work/$name-image-$version-$platform.cdx.json"
+done
+(cd "$work" && sha256sum -- * >SHA256SUMS)
+mkdir -p "$DIST"
+rm -rf "${DIST:?}/$version"
+mv "$work" "$DIST/$version"
+chmod 755 "$DIST/$version"
+say "wrote $DIST/$version"
+cat "$DIST/$version/SHA256SUMS"
