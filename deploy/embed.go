@@ -10,6 +10,9 @@ var agent string
 //go:embed mps.yaml
 var mps string
 
+//go:embed policies.yaml
+var policies string
+
 //go:embed options/config-map.yaml
 var configMap string
 
@@ -27,6 +30,9 @@ func Agent() []byte { return []byte(agent) }
 
 // MPS is the DaemonSet of the supervisor of MPS daemons, in YAML.
 func MPS() []byte { return []byte(mps) }
+
+// Policies are the policies that do not concern the agent's own writes, in YAML.
+func Policies() []byte { return []byte(policies) }
 
 // Options are the files of rights that only an option needs, each in YAML.
 func Options() [][]byte {

@@ -27,11 +27,11 @@ const (
 // agentTokenLife exceeds the lifetime of any sandbox.
 const agentTokenLife = 365 * 24 * time.Hour
 
-// giveAgentsRights applies deploy/agent.yaml and its options, without the DaemonSet, which [Node.StartAgent] applies for
+// giveAgentsRights applies deploy/agent.yaml with the policies and its options, without the DaemonSet, which [Node.StartAgent] applies for
 // each node. Agents that run as processes of the host have the account, the permissions and the policies of those in pods.
 func (c *Cluster) giveAgentsRights(ctx context.Context) error {
 	var objects []*unstructured.Unstructured
-	for _, text := range append([][]byte{crds.GPUNodes(), deploy.Agent()}, deploy.Options()...) {
+	for _, text := range append([][]byte{crds.GPUNodes(), deploy.Agent(), deploy.Policies()}, deploy.Options()...) {
 		more, err := decodeObjects(bytes.NewReader(text))
 		if err != nil {
 			return fmt.Errorf("give agents their rights: %w", err)
