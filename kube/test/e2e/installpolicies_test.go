@@ -92,6 +92,7 @@ func testPrivilegedPods(t *testing.T, c *sandbox.Cluster) {
 		"ALL":                   {pod: policyPod("", fmt.Sprintf(capability, "ALL")), want: "capabilities of container main"},
 		"/proc":                 {pod: policyPod(`"hostUsers":false,`, `"securityContext":{"procMount":"Unmasked"},`), want: "procMount of container main"},
 		"init container":        {pod: policyPod(`"initContainers":[{"name":"first","image":"example.com/x","securityContext":{"privileged":true}}],`, ""), want: "privileged container first"},
+		"agent's account":       {pod: policyPod(`"serviceAccountName":"berth-agent",`, ""), want: "the account berth-agent"},
 		"a controller":          {user: "system:serviceaccount:kube-system:replicaset-controller", pod: privileged, want: "privileged container main"},
 		"plain":                 {pod: policyPod("", "")},
 		"NET_BIND_SERVICE":      {pod: policyPod("", fmt.Sprintf(capability, "NET_BIND_SERVICE"))},
