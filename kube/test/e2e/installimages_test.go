@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,16 +52,16 @@ func (r *testRegistry) start(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	var out []byte
+	var out bytes.Buffer
 	go func() {
 		defer close(ended)
-		out, _ = r.node.Exec(ctx, r.program(), "registry", "--address", registryAddress, "--user", "puller", "--password", "secret")
+		_ = r.node.RunInside(ctx, sandbox.Streams{Out: &out, Err: &out}, r.program(), "registry", "--address", registryAddress, "--user", "puller", "--password", "secret")
 	}()
 	t.Cleanup(func() {
 		stop()
 		<-ended
 		if t.Failed() {
-			t.Logf("the registry said: %s", out)
+			t.Logf("the registry said: %s", out.String())
 		}
 	})
 	waitUntil(t, 10*time.Second, "the registry answers", func(ctx context.Context) error {
@@ -77,10 +78,7 @@ func (r *testRegistry) program() string { return filepath.Join(r.cluster.State()
 // push pushes the images as `make push` does, and returns the reference of each with its digest.
 func (r *testRegistry) push(t *testing.T) map[string]string {
 	t.Helper()
-	images := filepath.Join(r.cluster.State().Bin, "images")
-	argv := []string{r.program(), "push", "--images", images, r.prefix}
-	if out, err := r.node.Exec(timeout(t, time.Minute), append([]string{"env", "DOCKER_CONFIG=" + t.TempDir()}, argv...)...); err == nil ||
-		!strings.Contains(string(out), "401") || !strings.Contains(string(out), "docker login "+registryAddress) {
+	if out, err := r.pushWith(t, t.TempDir()); err == nil || !strings.Contains(out, "401") || !strings.Contains(out, "docker login "+registryAddress) {
 		t.Errorf("push without the password: %v, %s", err, out)
 	}
 	dir := t.TempDir()
@@ -88,19 +86,28 @@ func (r *testRegistry) push(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	out, err := r.node.Exec(timeout(t, time.Minute), append([]string{"env", "DOCKER_CONFIG=" + dir}, argv...)...)
+	out, err := r.pushWith(t, dir)
 	if err != nil {
 		t.Fatalf("push: %v, %s", err, out)
 	}
 	t.Logf("pushed in %v", time.Since(began).Round(time.Millisecond))
 	references := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^\S+/([a-z-]+):\S+@sha256:[0-9a-f]{64}$`).FindAllStringSubmatch(string(out), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\S+/([a-z-]+):\S+@sha256:[0-9a-f]{64}$`).FindAllStringSubmatch(out, -1) {
 		references[m[1]] = m[0]
 	}
 	if len(references) != 2 {
 		t.Fatalf("push printed %s, want the references of two images", out)
 	}
 	return references
+}
+
+// pushWith pushes with the credentials in a directory of docker's configuration, and returns what is printed.
+func (r *testRegistry) pushWith(t *testing.T, config string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	err := r.node.RunInside(timeout(t, time.Minute), sandbox.Streams{Out: &out, Err: &out}, "/usr/bin/env", "DOCKER_CONFIG="+config,
+		r.program(), "push", "--images", filepath.Join(r.cluster.State().Bin, "images"), r.prefix)
+	return out.String(), err
 }
 
 const pullSecret = "registry"
@@ -211,7 +218,7 @@ func (r *testRegistry) testNoSecret(t *testing.T, reference string) {
 			return err
 		}
 		for _, s := range state.Status.ContainerStatuses {
-			if s.State.Waiting != nil && strings.Contains(s.State.Waiting.Message, "401") {
+			if s.State.Waiting != nil && strings.Contains(s.State.Waiting.Message, "authorization failed") {
 				return nil
 			}
 		}
