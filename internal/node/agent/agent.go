@@ -159,7 +159,7 @@ func New(deps Deps) (*Agent, error) {
 		deps.Fault = func(string) error { return nil }
 	}
 	if deps.BootID == "" {
-		id, err := statefile.BootID()
+		id, err := statefile.BootID(deps.Config.Base().HostRoot)
 		if err != nil {
 			return nil, fmt.Errorf("make agent: %w", err)
 		}

@@ -153,7 +153,10 @@ func FindLeftovers(dir string) (Leftovers, error) {
 
 // namespaceMembers finds the processes in a mount namespace of a node: those whose /run is a directory of the sandbox.
 // This finds processes that have left the sandbox's cgroup.
-func namespaceMembers(proc, dir string) []int {
+func namespaceMembers(proc, dir string) []int { return nodeMembers(proc, dir, "") }
+
+// nodeMembers is namespaceMembers for one node; "" means all.
+func nodeMembers(proc, dir, node string) []int {
 	entries, _ := os.ReadDir(proc)
 	var pids []int
 	for _, e := range entries {
@@ -169,8 +172,8 @@ func namespaceMembers(proc, dir string) []int {
 			// The root field is relative to the file system: if the sandbox is on a file system mounted elsewhere, it
 			// is a suffix of the path.
 			if m.point == runMount && strings.HasSuffix(m.root, "/run") && strings.Contains(m.root, "/nodes/") {
-				head, _, _ := strings.Cut(m.root, "/nodes/")
-				if head != "" && (head == dir || strings.HasSuffix(dir, head) && sameMount(dir, head)) {
+				head, name, _ := strings.Cut(strings.TrimSuffix(m.root, "/run"), "/nodes/")
+				if head != "" && (node == "" || name == node) && (head == dir || strings.HasSuffix(dir, head) && sameMount(dir, head)) {
 					pids = append(pids, pid)
 				}
 				break

@@ -40,8 +40,22 @@ func makeNodeNamespace(nodeDir string) error {
 			return fmt.Errorf("mount %s to %s: %w", b[0], b[1], err)
 		}
 	}
+	if err := mountBootID(filepath.Join(nodeDir, "config", "boot_id")); err != nil {
+		return err
+	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("make mounts shared: %w", err)
+	}
+	return nil
+}
+
+// mountBootID mounts a file over the kernel's boot ID. A node that was not rebooted has none: its boot is the machine's.
+func mountBootID(file string) error {
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := unix.Mount(file, kernelBootID, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s to %s: %w", file, kernelBootID, err)
 	}
 	return nil
 }

@@ -158,6 +158,6 @@ func (s *State) dropProcess(node, name string) {
 }
 
 func bootID() string {
-	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	data, _ := os.ReadFile(kernelBootID)
 	return strings.TrimSpace(string(data))
 }

@@ -56,7 +56,7 @@ behind.`,
 	version.AddTo(root)
 	dir := root.PersistentFlags().String("dir", sandbox.DefaultDir, "directory that holds everything of the sandbox")
 	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir),
-		execCommand(dir), logsCommand(dir), fakeCRICommand())
+		execCommand(dir), logsCommand(dir), rebootCommand(dir), fakeCRICommand())
 	usage.Prepare(root)
 	return root
 }
