@@ -34,15 +34,25 @@ func (n Node) AgentArgv(args ...string) []string {
 // StartAgentProcess starts an agent as a process of the host in the node's mount namespace, in addition to running
 // ones, and waits until it is ready.
 func (n Node) StartAgentProcess(ctx context.Context, args ...string) (Process, error) {
+	agent, err := n.launchAgent(args...)
+	if err != nil {
+		return agent, err
+	}
+	return agent, n.waitAgentProcess(ctx, agent)
+}
+
+// launchAgent starts an agent as a process of the host.
+func (n Node) launchAgent(args ...string) (Process, error) {
 	name := agentPrefix
 	for i := 2; n.process(name).Alive(); i++ {
 		name = agentPrefix + "-" + strconv.Itoa(i)
 	}
-	agent, err := n.start(name, nil, n.AgentArgv(append([]string{"--instance", name}, args...)...)...)
-	if err != nil {
-		return agent, err
-	}
-	return agent, waitFor(ctx, fmt.Sprintf("the process berth-agent of %s", n.name), []Process{agent}, func(ctx context.Context) error {
+	return n.start(name, nil, n.AgentArgv(append([]string{"--instance", name}, args...)...)...)
+}
+
+// waitAgentProcess waits until an agent that runs as a process of the host is ready.
+func (n Node) waitAgentProcess(ctx context.Context, agent Process) error {
+	return waitFor(ctx, fmt.Sprintf("the process berth-agent of %s", n.name), []Process{agent}, func(ctx context.Context) error {
 		_, err := pages.Client{Socket: n.AgentSocket(agent)}.Get(ctx, "/readyz")
 		return err
 	})

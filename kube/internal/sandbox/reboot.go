@@ -15,9 +15,16 @@ import (
 // kernelBootID is where programs read the ID of the present boot.
 const kernelBootID = "/proc/sys/kernel/random/boot_id"
 
+// RebootOptions choose what starts with the node.
+type RebootOptions struct {
+	// AgentProcess starts the agent as a process of the host, before the kubelet, as an init system could. The node's DaemonSet has to be
+	// stopped.
+	AgentProcess bool
+}
+
 // Reboot does to the node what a reboot of its machine does, and waits until it is Ready: all processes of the node end without
 // notice, /run is empty, the boot ID is another one, and the simulated GPUs have lost what GPUs lose. Its files stay.
-func (n Node) Reboot(ctx context.Context) error {
+func (n Node) Reboot(ctx context.Context, o RebootOptions) error {
 	if n.Hollow() {
 		return fmt.Errorf("reboot %s: a hollow node has no machine to reboot", n.name)
 	}
@@ -39,10 +46,19 @@ func (n Node) Reboot(ctx context.Context) error {
 	if err := n.startContainerd(ctx); err != nil {
 		return err
 	}
+	var agent Process
+	if o.AgentProcess {
+		if agent, err = n.launchAgent(); err != nil {
+			return err
+		}
+	}
 	if err := n.StartKubelet(ctx); err != nil {
 		return err
 	}
-	return n.WaitReady(ctx)
+	if err := n.WaitReady(ctx); err != nil || !o.AgentProcess {
+		return err
+	}
+	return n.waitAgentProcess(ctx, agent)
 }
 
 // powerOff ends every process of the node, and with the last one its mount namespace. The kubelet ends first, so that it sees no

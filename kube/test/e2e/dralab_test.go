@@ -36,8 +36,10 @@ type draLab struct {
 func newDRALab(t testing.TB, o sandbox.Options) *draLab {
 	t.Helper()
 	o.Nodes, o.Profile, o.NodeProfiles = 2, "h100x8", map[string]string{"node-1": "a100x8-80g"}
-	// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
-	o.KubeletConfig = map[string]any{"syncFrequency": "3s"}
+	if o.KubeletConfig == nil {
+		// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
+		o.KubeletConfig = map[string]any{"syncFrequency": "3s"}
+	}
 	l := &draLab{lab: newLab(t, o)}
 	node := l.Nodes()[1]
 	l.other = &rig{Cluster: l.Cluster, node: node, mode: &podAgent{node: node}}

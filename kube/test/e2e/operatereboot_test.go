@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -31,13 +32,19 @@ type rebooted struct {
 // the kubelet fails a pod of a device plugin that has not registered yet (kubernetes/kubernetes#125579, #128043), and tries
 // again to prepare a claim.
 func TestOperateReboot(t *testing.T) {
-	l := newDRALab(t, sandbox.Options{})
-	t.Run("DevicePlugin", func(t *testing.T) { testRebootDevicePlugin(t, l) })
+	var o sandbox.Options
+	if os.Getenv(envSoak) != "" {
+		o.KubeletConfig = map[string]any{} // the kubelet's own syncFrequency
+	}
+	l := newDRALab(t, o)
+	t.Run("DevicePlugin", func(t *testing.T) { testRebootDevicePlugin(t, l, sandbox.RebootOptions{}) })
+	t.Run("AgentFirst", func(t *testing.T) { testRebootAgentFirst(t, l) })
 	t.Run("DRA", func(t *testing.T) { testRebootDRA(t, l) })
 	t.Run("Layout", func(t *testing.T) { testRebootLayout(t, l) })
 }
 
-// reboots are the reboots of each test, and pods the pods that run meanwhile.
+// reboots returns the number of reboots of each test, and of the pods that run meanwhile. BERTH_SOAK=1 runs 10 with 8 pods, and
+// with the kubelet's default of 1 minute for syncFrequency.
 func reboots() (times, pods int) {
 	if os.Getenv(envSoak) != "" {
 		return 10, 8
@@ -46,10 +53,10 @@ func reboots() (times, pods int) {
 }
 
 // rebootWith reboots the node while pods run on it, and waits until each runs again or has failed.
-func (l *draLab) rebootWith(t *testing.T, pods []*corev1.Pod) rebooted {
+func (l *draLab) rebootWith(t *testing.T, pods []*corev1.Pod, o sandbox.RebootOptions) rebooted {
 	t.Helper()
 	began := time.Now()
-	if err := l.node.Reboot(timeout(t, time.Minute)); err != nil {
+	if err := l.node.Reboot(timeout(t, time.Minute), o); err != nil {
 		t.Fatal(err)
 	}
 	var r rebooted
@@ -106,10 +113,11 @@ func (l *draLab) checkDistinct(t *testing.T, pods []*corev1.Pod) {
 	}
 }
 
-func testRebootDevicePlugin(t *testing.T, l *draLab) {
+// testRebootDevicePlugin returns how many pods were refused, and how many run again.
+func testRebootDevicePlugin(t *testing.T, l *draLab, o sandbox.RebootOptions) (refused, back int) {
+	t.Helper()
 	l.setConfigs(t, map[string]string{"default": plainConfig})
 	times, count := reboots()
-	refused, ran := 0, 0
 	for i := range times {
 		l.waitAllocatableOf(t, map[string]int{gpuResource: 8})
 		var pods []*corev1.Pod
@@ -117,17 +125,40 @@ func testRebootDevicePlugin(t *testing.T, l *draLab) {
 			pods = append(pods, l.onNode(podWithGPUs(fmt.Sprintf("plugin-%d-%d", i, n), 1)))
 		}
 		pods = l.run(t, restarting(pods...)...)
-		r := l.rebootWith(t, pods)
+		r := l.rebootWith(t, pods, o)
 		l.checkDistinct(t, r.back)
 		l.waitKubelet(t, map[string]int{gpuResource: 8})
 		t.Logf("reboot %d: %d of %d pods run again, %d were refused, after %s", i+1, len(r.back), count, len(r.refused), ms(r.took))
-		refused, ran = refused+len(r.refused), ran+len(r.back)
+		refused, back = refused+len(r.refused), back+len(r.back)
 		l.cleanUp(t, pods...)
 		pod := l.run(t, l.onNode(podWithGPUs("after-reboot-"+strconv.Itoa(i), 8)))[0]
 		l.checkNodes(t, pod, upTo(8))
 		l.cleanUp(t, pod)
 	}
-	t.Logf("device plugin, %d reboots with %d pods: %d pods were refused, %d run again", times, count, refused, ran)
+	t.Logf("%d reboots with %d pods: %d pods were refused, %d run again", times, count, refused, back)
+	return refused, back
+}
+
+// testRebootAgentFirst repeats that with an agent that an init system starts before the kubelet. Its device plugin registers as soon as
+// the kubelet's socket is there.
+func testRebootAgentFirst(t *testing.T, l *draLab) {
+	shipped, host := l.mode, &hostAgent{node: l.node}
+	if err := shipped.Remove(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	l.mode = host
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		l.mode = shipped
+		if err := errors.Join(host.Remove(ctx), shipped.Start(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := host.Start(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	testRebootDevicePlugin(t, l, sandbox.RebootOptions{AgentProcess: true})
 }
 
 func testRebootDRA(t *testing.T, l *draLab) {
@@ -146,7 +177,7 @@ func testRebootDRA(t *testing.T, l *draLab) {
 		had[pod.Name] = l.checkClaimed(t, pod, 1)
 	}
 	for i := range times {
-		r := l.rebootWith(t, pods)
+		r := l.rebootWith(t, pods, sandbox.RebootOptions{})
 		if len(r.refused) != 0 || len(r.back) != count {
 			t.Errorf("reboot %d: %d of %d pods run again, %d were refused; want all to run again", i+1, len(r.back), count, len(r.refused))
 		}
@@ -172,7 +203,7 @@ func testRebootLayout(t *testing.T, l *draLab) {
 	balanced := map[string]int{"nvidia.com/mig-1g.10gb": 16, "nvidia.com/mig-2g.20gb": 8, "nvidia.com/mig-3g.40gb": 8}
 	l.waitKubelet(t, balanced)
 	began := time.Now()
-	if err := l.node.Reboot(timeout(t, time.Minute)); err != nil {
+	if err := l.node.Reboot(timeout(t, time.Minute), sandbox.RebootOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	back := l.waitKubelet(t, balanced)

@@ -30,7 +30,7 @@ the pods that are still bound to the node.`,
 			}
 			began := time.Now()
 			cmd.PrintErrf("rebooting %s\n", node.Name())
-			if err := node.Reboot(cmd.Context()); err != nil {
+			if err := node.Reboot(cmd.Context(), sandbox.RebootOptions{}); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is Ready again after %.1f s\n", node.Name(), time.Since(began).Seconds())
