@@ -113,6 +113,15 @@ func (l *draLab) checkDistinct(t *testing.T, pods []*corev1.Pod) {
 	}
 }
 
+// holdersOf returns what the GPUNode has to show of pods with one GPU each.
+func holdersOf(pods []*corev1.Pod) map[string]int {
+	want := map[string]int{}
+	for _, pod := range pods {
+		want[pod.Name] = 1
+	}
+	return want
+}
+
 // testRebootDevicePlugin returns how many pods were refused, and how many run again.
 func testRebootDevicePlugin(t *testing.T, l *draLab, o sandbox.RebootOptions) (refused, back int) {
 	t.Helper()
@@ -127,6 +136,7 @@ func testRebootDevicePlugin(t *testing.T, l *draLab, o sandbox.RebootOptions) (r
 		pods = l.run(t, restarting(pods...)...)
 		r := l.rebootWith(t, pods, o)
 		l.checkDistinct(t, r.back)
+		l.waitHolders(t, holdersOf(r.back))
 		l.waitKubelet(t, map[string]int{gpuResource: 8})
 		t.Logf("reboot %d: %d of %d pods run again, %d were refused, after %s", i+1, len(r.back), count, len(r.refused), ms(r.took))
 		refused, back = refused+len(r.refused), back+len(r.back)
