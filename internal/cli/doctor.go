@@ -45,7 +45,7 @@ so a driver that hangs does not block it.
 
 With NODE it reports, from any machine, what the node's API objects and the metrics of the
 agent's pod show. The metrics are read through the API server, which requires the verb get on
-pods/proxy in the agent's namespace.
+pods/proxy in the agent's namespace. ResourceQuotas are looked at if the user may list them.
 
 Each problem has a code, which docs/problems.md explains. The exit code is 0 for a node without
 problems, 1 for a node with problems, 2 if something could not be checked.`,
@@ -151,6 +151,21 @@ func (r nodeReader) Node(ctx context.Context, name string) (*corev1.Node, error)
 		return nil, fmt.Errorf("read node %s: %w", name, err)
 	}
 	return node, nil
+}
+
+// ResourceQuotas implements [doctor.API]. What is beyond the first page is left out: users write quotas.
+func (r nodeReader) ResourceQuotas(ctx context.Context) ([]corev1.ResourceQuota, error) {
+	list, err := r.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}).List(ctx, metav1.ListOptions{Limit: 1000})
+	if err != nil {
+		return nil, err
+	}
+	quotas := make([]corev1.ResourceQuota, len(list.Items))
+	for i := range list.Items {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &quotas[i]); err != nil {
+			return nil, fmt.Errorf("read ResourceQuota %s/%s: %w", list.Items[i].GetNamespace(), list.Items[i].GetName(), err)
+		}
+	}
+	return quotas, nil
 }
 
 // doctorTable prints the findings and, below them, what the problems mean and how to fix them.

@@ -243,6 +243,9 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			lists[path] = append(lists[path], object)
 		case "ConfigMap":
 			objects["/api/v1/namespaces/"+meta["namespace"].(string)+"/configmaps/"+name] = object
+		case "ResourceQuota":
+			const path = "/api/v1/resourcequotas"
+			lists[path] = append(lists[path], object)
 		case "Node":
 			objects["/api/v1/nodes/"+name] = object
 			lists["/api/v1/nodes"] = append(lists["/api/v1/nodes"], object)

@@ -58,6 +58,8 @@ type API interface {
 	Node(ctx context.Context, name string) (*corev1.Node, error)
 	// AgentPods returns the agent's pods of all nodes.
 	AgentPods(ctx context.Context) ([]corev1.Pod, error)
+	// ResourceQuotas returns the ResourceQuotas of all namespaces.
+	ResourceQuotas(ctx context.Context) ([]corev1.ResourceQuota, error)
 	// AgentMetrics reads the metrics of an agent's pod.
 	AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto.MetricFamily, error)
 }

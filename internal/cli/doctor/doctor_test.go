@@ -92,6 +92,7 @@ func newHost(t *testing.T) *host {
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
 	h.api = &fakeAPI{
+		quotas: []corev1.ResourceQuota{},
 		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0"}, Status: corev1.NodeStatus{
 			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1"},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
@@ -249,6 +250,7 @@ cgroup: version 2 (/sys/fs/cgroup/cgroup.controllers)
 agent: /run/berth/agent.sock: ready
 GPUs: 4 GPUs without problems
 kubelet version: v1.37.1
+quotas: 0 ResourceQuotas, none with a name of the node's resources that is never counted
 GPUNode: gpunodes/node-0 has the node's 4 GPUs
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {

@@ -41,6 +41,7 @@ func (c *checker) api(ctx context.Context) {
 		c.unknown(checkNodeConditions, "nodes/%s: %v", c.out.Node, err)
 	} else {
 		c.kubeletVersion(node)
+		c.quotas(ctx, c.deps.API, node)
 	}
 	gpuNode := c.gpuNode(ctx, c.deps.API)
 	if gpuNode == nil {

@@ -34,6 +34,7 @@ func OfNode(ctx context.Context, api API, name string) *v1alpha1.Doctor {
 	}
 	if node != nil {
 		r.allocatable(node, gpuNode, said)
+		r.quotas(ctx, api, node)
 	}
 	r.notChecked("the node itself", "run berth doctor on the node itself, as root")
 	return r.done()

@@ -28,7 +28,15 @@ type fakeAPI struct {
 	gpuNode *v1alpha1.GPUNode
 	pods    []corev1.Pod
 	metrics string
+	quotas  []corev1.ResourceQuota
 	err     error
+}
+
+func (f *fakeAPI) ResourceQuotas(context.Context) ([]corev1.ResourceQuota, error) {
+	if f.quotas == nil {
+		return nil, errors.New("resourcequotas is forbidden")
+	}
+	return f.quotas, nil
 }
 
 func (f *fakeAPI) AgentPods(context.Context) ([]corev1.Pod, error) { return f.pods, f.err }
@@ -69,6 +77,13 @@ func TestOfNode(t *testing.T) {
 				Driver: v1alpha1.GPUDriver{Version: "580.1"}, Devices: []v1alpha1.GPUDevice{{UUID: "GPU-a"}}}},
 		}
 	}
+	quota := func(name string, resources ...corev1.ResourceName) corev1.ResourceQuota {
+		q := corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+		for _, name := range resources {
+			q.Spec.Hard[name] = resource.MustParse("1")
+		}
+		return q
+	}
 	since := metav1.NewTime(time.Unix(0, 0))
 	tests := map[string]struct {
 		fault func(*fakeAPI)
@@ -88,6 +103,16 @@ func TestOfNode(t *testing.T) {
 			f.node.Status.Conditions[1] = corev1.NodeCondition{Type: "DiskPressure", Status: corev1.ConditionTrue, Message: "full"}
 		}, []string{"ok  v1.36.0", "problem NODE_PRESSURE nodes/n, condition DiskPressure is True: full",
 			"ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
+		"quotas that count": {func(f *fakeAPI) {
+			f.node.Status.Capacity = corev1.ResourceList{"example.com/gpu": resource.MustParse("8"), "cpu": resource.MustParse("4")}
+			f.quotas = []corev1.ResourceQuota{quota("a", "requests.example.com/gpu", "limits.cpu", "cpu"), quota("b", "example.com/fpga")}
+		}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem",
+			"ok  2 ResourceQuotas, none with a name of the node's resources that is never counted"}},
+		"quotas that do not": {func(f *fakeAPI) {
+			f.node.Status.Capacity = corev1.ResourceList{"example.com/gpu": resource.MustParse("8")}
+			f.quotas = []corev1.ResourceQuota{quota("b", "limits.example.com/gpu"), quota("a", "example.com/gpu", "requests.example.com/gpu")}
+		}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem",
+			"problem QUOTA_NOT_COUNTED ResourceQuota ml/a limits example.com/gpu, ml/b limits limits.example.com/gpu"}},
 		"agent's word": {func(f *fakeAPI) {
 			f.gpuNode.Status.Problems = []v1alpha1.Cause{{Code: "DRIVER_MISSING", Message: "none", Since: &since}}
 			f.gpuNode.Status.Conditions = []metav1.Condition{{Type: "ConfigAccepted", Status: metav1.ConditionFalse, Message: "line 3"}}

@@ -94,6 +94,12 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
+			Code: "QUOTA_NOT_COUNTED", Severity: Info, Area: AreaSharing, Title: "a ResourceQuota names a resource in a form that is never counted",
+			Meaning: "The API server accepts the name of an extended resource in a quota as it is, and with limits. before it, and counts neither: the quota limits nothing.",
+			Fix:     "Write requests. before the resource's name in spec.hard of the quota.",
+			Seen:    "berth doctor, berth doctor NODE",
+		},
+		{
 			Code: "KUBELET_OLD", Severity: Warning, Area: AreaKubelet, Title: "the kubelet is old",
 			Meaning: "A kubelet before 1.31 ignores CDI devices of a device plugin by default; a kubelet before 1.36 does not report devices in the pod's status.",
 			Fix:     "Upgrade the kubelet, or let the agent pass device nodes (deviceListStrategy: [envvar] and passDeviceSpecs: true).",

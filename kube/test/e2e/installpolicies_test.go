@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -66,6 +67,7 @@ func TestInstallPolicies(t *testing.T) {
 	t.Run("PrivilegedPods", func(t *testing.T) { testPrivilegedPods(t, c) })
 	t.Run("Debug", func(t *testing.T) { testDebug(t, c) })
 	t.Run("QuotaNames", func(t *testing.T) { testQuotaNames(t, c) })
+	t.Run("QuotaCounts", func(t *testing.T) { testQuotaCounts(t, newRig(c)) })
 	t.Run("ShareNames", func(t *testing.T) { testShareNames(t, c) })
 }
 
@@ -182,6 +184,50 @@ func testQuotaNames(t *testing.T, c *sandbox.Cluster) {
 			checkWarning(t, got, err, tc.want)
 		})
 	}
+}
+
+// testQuotaCounts checks what the warning says: a pod above a quota of that name runs, and is refused under the name that the warning
+// proposes. berth doctor finds the quota.
+func testQuotaCounts(t *testing.T, r *rig) {
+	const namespace = "with-quota"
+	clients := r.Client().CoreV1()
+	if _, err := clients.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := clients.Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	waitUntil(t, 20*time.Second, "the namespace has its account", func(ctx context.Context) error {
+		_, err := clients.ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	r.checkDoctor(t, 0)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{gpuResource: resource.MustParse("1")}}}
+	if _, err := clients.ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	above := func(name string) *corev1.Pod {
+		pod := podWithGPUs(name, 2)
+		pod.Namespace = namespace
+		return pod
+	}
+	r.run(t, above("not-counted"))
+	r.checkDoctor(t, 0, "QUOTA_NOT_COUNTED")
+	quota.Spec.Hard = corev1.ResourceList{"requests." + gpuResource: resource.MustParse("1")}
+	if _, err := clients.ResourceQuotas(namespace).Update(t.Context(), quota, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, 20*time.Second, "a pod above the quota is refused", func(ctx context.Context) error {
+		_, err := clients.Pods(namespace).Create(ctx, above("counted"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota") {
+			return fmt.Errorf("the answer is %w", err)
+		}
+		return nil
+	})
+	r.checkDoctor(t, 0)
 }
 
 // checkWarning wants one warning with a text, or none for "", and no error.
