@@ -23,6 +23,7 @@ var plainPackages = []string{
 	"hack/images/program",
 	"hack/images/publish",
 	"hack/images/sbom",
+	"hack/privdocs",
 	"hack/runstage",
 	"hack/stage",
 	"internal/cli",

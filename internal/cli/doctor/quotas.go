@@ -11,8 +11,8 @@ import (
 const checkQuotas = "quotas"
 
 // quotas looks for ResourceQuotas that name a resource of the node in a form that the API server accepts and never counts: without
-// "requests.", or with "limits." before it (k8s.io/kubernetes/pkg/quota/v1/evaluator/core). What a tenant writes into a quota is no fault of
-// the node, so it is reported as information.
+// "requests.", or with "limits." before it (k8s.io/kubernetes/pkg/quota/v1/evaluator/core). What a tenant writes into a quota is no
+// fault of the node, so it is reported as information.
 func (r *report) quotas(ctx context.Context, api API, node *corev1.Node) {
 	all, err := api.ResourceQuotas(ctx)
 	if err != nil {
