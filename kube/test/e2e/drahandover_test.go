@@ -113,17 +113,22 @@ func testDRARefused(t *testing.T, l *draLab) {
 	create("waits", "")
 	l.waitPending(t, pods[len(pods)-1])
 	refused := 0
-	for _, pod := range pods {
-		now, err := l.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
-		switch {
-		case err != nil:
-			t.Fatal(err)
-		case now.Status.Phase == corev1.PodFailed && now.Status.Reason == "UnexpectedAdmissionError":
-			refused++
-		case now.Status.Phase != corev1.PodPending || now.Spec.NodeName != "":
-			t.Errorf("pod %s on node %q is %s (%s: %s), want it refused or unscheduled", now.Name, now.Spec.NodeName, now.Status.Phase, now.Status.Reason, now.Status.Message)
+	// One that was bound a moment ago is refused when the kubelet sees it.
+	waitUntil(t, 10*time.Second, "each pod is refused or unscheduled", func(ctx context.Context) error {
+		refused = 0
+		for _, pod := range pods {
+			now, err := l.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+			switch {
+			case err != nil:
+				return err
+			case now.Status.Phase == corev1.PodFailed && now.Status.Reason == admissionFailed:
+				refused++
+			case now.Status.Phase != corev1.PodPending || now.Spec.NodeName != "":
+				return fmt.Errorf("pod %s on node %q is %s (%s: %s)", now.Name, now.Spec.NodeName, now.Status.Phase, now.Status.Reason, now.Status.Message)
+			}
 		}
-	}
+		return nil
+	})
 	if refused == 0 {
 		t.Error("the kubelet has refused no pod, want at least the one that was created on the node")
 	}
