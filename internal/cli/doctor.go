@@ -155,7 +155,8 @@ func (r nodeReader) Node(ctx context.Context, name string) (*corev1.Node, error)
 
 // ResourceQuotas implements [doctor.API]. What is beyond the first page is left out: users write quotas.
 func (r nodeReader) ResourceQuotas(ctx context.Context) ([]corev1.ResourceQuota, error) {
-	list, err := r.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}).List(ctx, metav1.ListOptions{Limit: 1000})
+	quotaResource := schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}
+	list, err := r.client.Resource(quotaResource).List(ctx, metav1.ListOptions{Limit: 1000})
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,19 @@ func addImage(t *testing.T, dir string) {
 
 func unpack(t *testing.T, from, dir string) {
 	t.Helper()
-	for r := tar.NewReader(bytes.NewReader(read(t, from))); ; {
+	eachFile(t, bytes.NewReader(read(t, from)), func(h *tar.Header, content []byte) {
+		path := filepath.Join(dir, filepath.FromSlash(h.Name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, content)
+	})
+}
+
+// eachFile calls f for each entry of a tarball.
+func eachFile(t *testing.T, tarball io.Reader, f func(*tar.Header, []byte)) {
+	t.Helper()
+	for r := tar.NewReader(tarball); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return
@@ -97,10 +109,6 @@ func unpack(t *testing.T, from, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(dir, filepath.FromSlash(h.Name))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		write(t, path, content)
+		f(h, content)
 	}
 }

@@ -3,8 +3,6 @@ package image
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,23 +81,12 @@ func TestMake(t *testing.T) {
 	files := map[string]string{}
 	content := mutate.Extract(img)
 	defer content.Close()
-	for r := tar.NewReader(content); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		blob, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+	eachFile(t, content, func(h *tar.Header, blob []byte) {
 		if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 1_700_000_000 {
 			t.Errorf("%s is of %d:%d at %v, want root and the time of the image", h.Name, h.Uid, h.Gid, h.ModTime)
 		}
 		files[strings.TrimSuffix(h.Name, "/")] = h.FileInfo().Mode().String() + " " + string(blob)
-	}
+	})
 	wantFiles := map[string]string{"tmp": "dtrwxrwxrwx ", "etc": "drwxr-xr-x ", "etc/thing.conf": "-rwxr-xr-x conf", "usr": "drwxr-xr-x ",
 		"usr/bin": "drwxr-xr-x ", "usr/bin/thing": "-rwxr-xr-x binary"}
 	if diff := cmp.Diff(wantFiles, files); diff != "" {

@@ -34,7 +34,7 @@ type Program struct {
 	Description string
 }
 
-// Agent is the agent's image. Its user is root: the agent makes device nodes' files, mounts and sockets on the host.
+// Agent is the agent's image. Its user is root: the agent makes device nodes, files and sockets on the host.
 func Agent() Program {
 	return Program{Name: "berth-agent", Description: "Berth's agent: finds, advertises and allocates the GPUs of a node",
 		Files: map[string]string{"/berth-agent": "berth-agent", "/berth-cdi-hook": "berth-cdi-hook"}}

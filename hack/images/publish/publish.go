@@ -92,7 +92,7 @@ func (p *Publisher) push(ctx context.Context, tag name.Tag, img v1.Image, bill [
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	attached, err := p.attachment(img, bill)
+	attached, err := attachment(img, bill)
 	if err != nil {
 		return v1.Hash{}, err
 	}
@@ -106,12 +106,12 @@ func (p *Publisher) push(ctx context.Context, tag name.Tag, img v1.Image, bill [
 	if err := remote.Write(tag.Digest(of.String()), attached, p.options(ctx)...); err != nil {
 		return v1.Hash{}, fmt.Errorf("attach the bill of materials: %w", err)
 	}
-	// Last, so that whoever pulls the tag can read the bill.
+	// Last, so that the bill is there when the tag can be pulled.
 	return digest, remote.Tag(tag, img, p.options(ctx)...)
 }
 
 // attachment returns the bill as an artifact that refers to the image.
-func (*Publisher) attachment(img v1.Image, bill []byte) (v1.Image, error) {
+func attachment(img v1.Image, bill []byte) (v1.Image, error) {
 	subject, err := partial.Descriptor(img)
 	if err != nil {
 		return nil, err

@@ -41,9 +41,11 @@ func (c *checker) api(ctx context.Context) {
 		c.unknown(checkNodeConditions, "nodes/%s: %v", c.out.Node, err)
 	} else {
 		c.kubeletVersion(node)
-		c.quotas(ctx, c.deps.API, node)
 	}
 	gpuNode := c.gpuNode(ctx, c.deps.API)
+	if node != nil {
+		c.quotas(ctx, c.deps.API, node) // Last of the requests: tenants write the quotas, and the requests share a limit of time.
+	}
 	if gpuNode == nil {
 		return
 	}

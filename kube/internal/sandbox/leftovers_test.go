@@ -100,6 +100,11 @@ func TestNamespaceMembers(t *testing.T) {
 	if diff := cmp.Diff([]int{100}, namespaceMembers(proc, "/data/box")); diff != "" {
 		t.Errorf("processes in a node of /data/box (-want +got):\n%s", diff)
 	}
+	for node, want := range map[string][]int{"node-0": {100}, "node-1": nil, "node-": nil} {
+		if diff := cmp.Diff(want, nodeMembers(proc, "/data/box", node)); diff != "" {
+			t.Errorf("processes in %s of /data/box (-want +got):\n%s", node, diff)
+		}
+	}
 }
 
 func TestMountPointsInUse(t *testing.T) {

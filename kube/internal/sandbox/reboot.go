@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
 // kernelBootID is where programs read the ID of the present boot.
@@ -105,28 +106,16 @@ func (n Node) resetMachine(ctx context.Context) error {
 	if err := os.Mkdir(run, 0o755); err != nil {
 		return fmt.Errorf("empty /run: %w", err)
 	}
-	id, err := newBootID()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(n.config("boot_id"), []byte(id+"\n"), 0o444); err != nil {
+	// The kernel makes a random UUID at each boot, too.
+	if err := os.WriteFile(n.config("boot_id"), []byte(uuid.NewUUID()+"\n"), 0o444); err != nil {
 		return fmt.Errorf("write boot ID: %w", err)
 	}
 	if n.state().Profile == "" {
 		return nil
 	}
-	if out, err := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "reboot", n.SimDir()).CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "reboot", n.SimDir())
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("reboot simulated hardware: %w: %s", err, out)
 	}
 	return nil
-}
-
-// newBootID returns a random UUID, in the form in which the kernel makes one at each boot.
-func newBootID() (string, error) {
-	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return "", fmt.Errorf("make boot ID: %w", err)
-	}
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]), nil
 }

@@ -43,7 +43,7 @@ func TestOperateReboot(t *testing.T) {
 	t.Run("Layout", func(t *testing.T) { testRebootLayout(t, l) })
 }
 
-// reboots returns the number of reboots of each test, and of the pods that run meanwhile. BERTH_SOAK=1 runs 10 with 8 pods, and
+// reboots returns the number of reboots of each test, and of the pods on the node. BERTH_SOAK=1 runs 10 with 8 pods, and
 // with the kubelet's default of 1 minute for syncFrequency.
 func reboots() (times, pods int) {
 	if os.Getenv(envSoak) != "" {
