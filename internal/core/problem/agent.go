@@ -24,7 +24,7 @@ func agentProblems() []Problem {
 		{
 			Code: "GPUNODE_DEFINITION", Severity: Error, Area: AreaAgent, Title: "the CustomResourceDefinition of GPUNode cannot be installed",
 			Meaning: "The API server does not have the resource GPUNode, so the node's GPUs are not shown.",
-			Fix:     "kubectl apply -f charts/berth/crds, or give the agent the permission to create CustomResourceDefinitions.",
+			Fix:     "kubectl apply -f api/crds, or give the agent the permission to create CustomResourceDefinitions.",
 			Seen:    "the agent's log and /debug/state",
 		},
 		{

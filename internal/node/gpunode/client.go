@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/charts/berth/crds"
+	"github.com/berth-gpu/berth/api/crds"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -69,7 +69,7 @@ func encode(node *v1alpha1.GPUNode) (*unstructured.Unstructured, error) {
 
 // EnsureDefinition creates the definition of gpunodes.berth.dev, or updates one of an earlier version. It keeps a newer
 // one. Without the permission it returns an error; the agent continues, but publishes no GPUNode until the file
-// charts/berth/crds/berth.dev_gpunodes.yaml is applied.
+// api/crds/berth.dev_gpunodes.yaml is applied.
 func EnsureDefinition(ctx context.Context, client dynamic.Interface, log *slog.Logger) error {
 	wanted := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(crds.GPUNodes(), &wanted.Object); err != nil {
@@ -114,7 +114,7 @@ var ErrNotPermitted = errors.New("the service account may not do this")
 
 func definitionError(verb string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%s definition of gpunodes.berth.dev: %w: %w; fix: kubectl apply -f charts/berth/crds/berth.dev_gpunodes.yaml, or allow it on customresourcedefinitions",
+		return fmt.Errorf("%s definition of gpunodes.berth.dev: %w: %w; fix: kubectl apply -f api/crds/berth.dev_gpunodes.yaml, or allow it on customresourcedefinitions",
 			verb, ErrNotPermitted, err)
 	}
 	return fmt.Errorf("%s definition of gpunodes.berth.dev: %w", verb, err)

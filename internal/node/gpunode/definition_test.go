@@ -3,7 +3,7 @@ package gpunode
 import (
 	"testing"
 
-	"github.com/berth-gpu/berth/charts/berth/crds"
+	"github.com/berth-gpu/berth/api/crds"
 	"sigs.k8s.io/yaml"
 )
 
@@ -57,7 +57,7 @@ func walk(t *testing.T, path string, value any, schema map[string]any) {
 		for name, field := range value {
 			known, ok := properties[name].(map[string]any)
 			if !ok {
-				t.Errorf("the definition does not have %s.%s: run go generate in charts/berth/crds", path, name)
+				t.Errorf("the definition does not have %s.%s: run go generate in api/crds", path, name)
 				continue
 			}
 			walk(t, path+"."+name, field, known)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/berth-gpu/berth/charts/berth/crds"
+	"github.com/berth-gpu/berth/api/crds"
 	"github.com/berth-gpu/berth/deploy"
 )
 

@@ -13,7 +13,7 @@ import (
 // The paths, from internal/node/config.
 const (
 	source = "../../../api/v1alpha1"
-	target = "../../../charts/berth/schema/agentconfig.schema.json"
+	target = "../../../api/v1alpha1/agentconfig.schema.json"
 	manual = "../../../docs/configuration.md"
 )
 

@@ -20,7 +20,7 @@ import (
 
 const (
 	up      = "../../../../../"
-	shipped = up + "charts/berth/schema/agentconfig.schema.json"
+	shipped = up + "api/v1alpha1/agentconfig.schema.json"
 )
 
 func schemaOf(t *testing.T) object {
