@@ -105,6 +105,14 @@ if [ "${1:-}" = images ]; then
 	exit 0
 fi
 
+# package_chart FILE [arguments of helm package]: packages the chart.
+package_chart() {
+	local file=$1 out
+	shift
+	out=$("$BIN/helm" package charts/berth --destination "$work" "$@") || fail "the chart cannot be packaged: $out"
+	mv "$work"/berth-*.tgz "$file"
+}
+
 build . berth ./cmd/berth -ldflags="$stamp"
 build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
 build_driver
@@ -125,6 +133,8 @@ version=k8s.io/component-base/version
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
+build kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'
+package_chart "$BIN/berth-chart.tgz"
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.
 CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'

@@ -18,7 +18,7 @@ fi
 
 hack/build.sh sandbox
 say "starting Kubernetes with simulated $PROFILE"
-"$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE"
+"$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE" --helm
 export KUBECONFIG="$SANDBOX/kubeconfig"
 
 say "running a pod that asks for nvidia.com/gpu: 2 (docs/examples/two-gpus.yaml)"

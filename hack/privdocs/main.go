@@ -1,5 +1,5 @@
-// Command privdocs writes docs/privileges.md from the manifests of deploy/: each right in the API and each privilege on a node, with
-// the reason that stands beside it in the manifest. It fails on a right or privilege without a reason.
+// Command privdocs writes docs/privileges.md from the rendering of the chart with every option: each right in the API and each privilege on a node, with
+// the reason that stands beside it in the template. It fails on a right or privilege without a reason.
 //
 // It must not be imported; go generate runs it, in its own directory.
 package main
@@ -12,17 +12,14 @@ import (
 
 //go:generate go run .
 
-// root is the directory of the repository, relative to this package; the page and the manifests are named from it.
+// root is the directory of the repository, relative to this package.
 const root = "../.."
 
-// manifests returns the manifests in the order of the page. Those of options follow those that are always applied.
-func manifests() []string {
-	return []string{"deploy/agent.yaml", "deploy/mps.yaml", "deploy/podmonitor.yaml", "deploy/policies.yaml", "deploy/options/config-map.yaml", "deploy/options/dra.yaml",
-		"deploy/options/node-feature.yaml", "deploy/options/taint-unhealthy.yaml"}
-}
+// rendering is the chart with every option, below root. A test of the chart keeps it equal to what Helm renders.
+const rendering = "charts/testdata/golden/everything.yaml"
 
 func main() {
-	text, err := page(root, manifests())
+	text, err := page(root)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(root, "docs", "privileges.md"), []byte(text), 0o644)
 	}

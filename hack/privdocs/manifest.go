@@ -48,7 +48,8 @@ func sectionOf(object *yaml.Node) (*section, error) {
 	case "DaemonSet", "Deployment":
 		rows, err := privileges(at(object, "spec", "template", "spec"))
 		return &section{"On the node: " + kind + " " + name, []string{"privilege", "why"}, rows}, err
-	case "Namespace", "ServiceAccount", "ClusterRoleBinding", "RoleBinding", "PodMonitor", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+	case "ServiceAccount", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "NetworkPolicy", "ResourceQuota", "PodMonitor", "PrometheusRule",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 		return nil, nil
 	default:
 		return nil, errors.New("this kind is not known: say here whether it gives a right")

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// DefaultAgentNamespace is the namespace of the agent's pods in deploy/agent.yaml.
+	// DefaultAgentNamespace is the namespace of the agent's pods in the documents.
 	DefaultAgentNamespace = "berth-system"
 	agentLabel            = "app.kubernetes.io/name"
 	agentName             = "berth-agent"
@@ -86,7 +86,7 @@ func (a API) AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto
 	case a.REST == nil:
 		return nil, errors.New("read " + path + ": no API server")
 	case port == 0:
-		return nil, fmt.Errorf("read %s: the pod has no port named %s, as the one of deploy/agent.yaml has", path, metricsPort)
+		return nil, fmt.Errorf("read %s: the pod has no port named %s, as the one of the chart has", path, metricsPort)
 	}
 	body, err := a.REST.Get().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name+":"+strconv.Itoa(port),
 		"proxy/metrics").Stream(ctx)

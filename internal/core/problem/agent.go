@@ -6,7 +6,7 @@ func agentProblems() []Problem {
 		{
 			Code: "CONFIG_FORBIDDEN", Severity: Error, Area: AreaConfig, Title: "the agent may not read its configuration",
 			Meaning: "The last valid configuration stays in use; an agent that never had one advertises nothing.",
-			Fix:     "Apply deploy/options/config-map.yaml in the namespace of the ConfigMap.",
+			Fix:     "Give the agent the right to get, list and watch ConfigMaps in that namespace: the chart does in its own, and with rights.migConfigMap for a migConfigMap elsewhere.",
 			Seen:    seenNode,
 		},
 		{
@@ -24,13 +24,13 @@ func agentProblems() []Problem {
 		{
 			Code: "GPUNODE_DEFINITION", Severity: Error, Area: AreaAgent, Title: "the CustomResourceDefinition of GPUNode cannot be installed",
 			Meaning: "The API server does not have the resource GPUNode, so the node's GPUs are not shown.",
-			Fix:     "kubectl apply -f api/crds, or give the agent the permission to create CustomResourceDefinitions.",
+			Fix:     "The operator of the chart applies it: see its log (kubectl -n berth-system logs deployment/berth-operator). Without the operator: kubectl apply -f api/crds, or give the agent the permission to create CustomResourceDefinitions.",
 			Seen:    "the agent's log and /debug/state",
 		},
 		{
 			Code: "GPUNODE_WRITE", Severity: Warning, Area: AreaAgent, Title: "the GPUNode cannot be written",
 			Meaning: "The API server has an outdated GPUNode of this node, or none.",
-			Fix:     "See the error in the message. The agent repeats the write. The permissions that it needs are in deploy/agent.yaml.",
+			Fix:     "See the error in the message. The agent repeats the write. The permissions that it needs are in docs/privileges.md.",
 			Seen:    "the agent's log, the metric berth_problem and /debug/state",
 		},
 		{
@@ -66,13 +66,13 @@ func agentProblems() []Problem {
 		{
 			Code: "NODE_CONDITION", Severity: Warning, Area: AreaAgent, Title: "the Node's condition GPUsHealthy cannot be written",
 			Meaning: "The condition GPUsHealthy of the Node, and the taint berth.dev/gpu-unhealthy if taintUnhealthy is set, do not show the present health of the GPUs.",
-			Fix:     "Give the agent the permission to patch nodes/status, as deploy/agent.yaml does; taintUnhealthy also needs deploy/options/taint-unhealthy.yaml. The agent repeats the write.",
+			Fix:     "Give the agent the permission to patch nodes/status, as the chart does; taintUnhealthy also needs rights.taintUnhealthy of the chart. The agent repeats the write.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "NODE_LABEL", Severity: Warning, Area: AreaAgent, Title: "the label nvidia.com/mig.config.state cannot be written",
 			Meaning: "The label does not show the present state of the MIG layout, on which programs that use NVIDIA's MIG manager wait.",
-			Fix:     "Give the agent the permission to patch nodes, as deploy/agent.yaml does. The agent repeats the write.",
+			Fix:     "Give the agent the permission to patch nodes, as the chart does. The agent repeats the write.",
 			Seen:    seenNode,
 		},
 		{

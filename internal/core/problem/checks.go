@@ -24,7 +24,7 @@ func checkProblems() []Problem {
 		{
 			Code: "DEVICE_NODE_WRONG", Severity: Error, Area: AreaDriver, Title: "a device node has the wrong numbers",
 			Meaning: "The device node opens another device or none. It was created before the kernel module was reloaded. The agent creates the driver's device nodes again where it has the permission.",
-			Fix:     "Check that the agent runs privileged and with the host's root file system, as in deploy/agent.yaml. Or delete the device node on the host and create it again: nvidia-modprobe -u -c MINOR.",
+			Fix:     "Check that the agent runs privileged and with the host's root file system, as in the chart. Or delete the device node on the host and create it again: nvidia-modprobe -u -c MINOR.",
 			Seen:    seenDoctor,
 		},
 		{
@@ -144,7 +144,7 @@ func checkProblems() []Problem {
 		{
 			Code: "GPUNODE_MISSING", Severity: Error, Area: AreaAgent, Title: "there is no GPUNode of the node",
 			Meaning: "The agent does not run on the node, runs with --standalone, or has no permission to write the GPUNode.",
-			Fix:     "See the agent's pod and its log (kubectl logs). The permissions that it needs are in deploy/agent.yaml.",
+			Fix:     "See the agent's pod and its log (kubectl logs). The permissions that it needs are in docs/privileges.md.",
 			Seen:    "berth doctor",
 		},
 		{

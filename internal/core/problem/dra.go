@@ -72,19 +72,19 @@ func draProblems() []Problem {
 		{
 			Code: "DRA_PUBLISH_FAILED", Severity: Error, Area: AreaKubelet, Title: "the ResourceSlices are not in the API server as they should be",
 			Meaning: "The scheduler uses the devices of an older state, or none of this node.",
-			Fix:     "The message has the reason: the API server does not answer, refuses the slices, or the agent lacks rights for resourceslices (apply deploy/options/dra.yaml). The agent tries again.",
+			Fix:     "The message has the reason: the API server does not answer, refuses the slices, or the agent lacks rights for resourceslices (set rights.dra of the chart). The agent tries again.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "DRA_SLICES_REMAIN", Severity: Error, Area: AreaKubelet, Title: "GPUs are not advertised, because ResourceSlices may still have them",
 			Meaning: "The GPUs were allocated through DRA, and the configuration gives them to the device plugin. The agent cannot read or delete their ResourceSlices, so it does not know whether the scheduler still allocates them to claims.",
-			Fix:     "The message has the reason: the API server does not answer, or the agent lacks rights for resourceslices (apply deploy/options/dra.yaml until they are deleted). The agent tries again.",
+			Fix:     "The message has the reason: the API server does not answer, or the agent lacks rights for resourceslices (keep rights.dra of the chart until they are deleted). The agent tries again.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "DRA_STATUS_FAILED", Severity: Warning, Area: AreaKubelet, Title: "the status of a claim does not have its devices",
 			Meaning: "The agent could not write the UUID, PCI bus ID and health of the claim's devices into status.devices. The claim and its pods are not affected.",
-			Fix:     "The message has the reason: the API server does not answer, or the agent lacks rights for resourceclaims/status and resourceclaims/driver (apply deploy/options/dra.yaml). The agent tries again.",
+			Fix:     "The message has the reason: the API server does not answer, or the agent lacks rights for resourceclaims/status and resourceclaims/driver (set rights.dra of the chart). The agent tries again.",
 			Seen:    seenNode,
 		},
 		{

@@ -6,7 +6,7 @@ func nodeProblems() []Problem {
 		{
 			Code: "DEVICE_NODE_MISSING", Severity: Error, Area: AreaDriver, Title: "a device node of the driver is missing",
 			Meaning: "Programs and containers cannot open the device. Without /dev/nvidiactl and /dev/nvidia-uvm no CUDA program can start in any pod of the node. After a boot these device nodes do not exist until a display or a CUDA program on the host creates them. The agent creates missing device nodes where it has the permission, except control nodes while the driver's parameter ModifyDeviceFiles is 0.",
-			Fix:     "The message says which of these applies: load the module (modprobe nvidia-uvm), create the device node on the host (nvidia-modprobe -u -c MINOR), or run the agent privileged and with the host's root file system, as in deploy/agent.yaml.",
+			Fix:     "The message says which of these applies: load the module (modprobe nvidia-uvm), create the device node on the host (nvidia-modprobe -u -c MINOR), or run the agent privileged and with the host's root file system, as in the chart.",
 			Seen:    seenNode + ", or berth doctor on the node",
 		},
 		{
@@ -132,7 +132,7 @@ func nodeProblems() []Problem {
 		{
 			Code: "PROCESSES_UNREADABLE", Severity: Warning, Area: AreaKubelet, Title: "the node's containers cannot be read",
 			Meaning: "The agent cannot find containers that still run although the kubelet no longer knows them, so it cannot withhold their devices from other pods.",
-			Fix:     "Give the agent the host's PID namespace, cgroups (/sys/fs/cgroup) and the runtime's state directory, as deploy/agent.yaml does.",
+			Fix:     "Give the agent the host's PID namespace, cgroups (/sys/fs/cgroup) and the runtime's state directory, as the chart does.",
 			Seen:    seenNode,
 		},
 		{
@@ -145,7 +145,7 @@ func nodeProblems() []Problem {
 		{
 			Code: "PODS_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pods of the node cannot be watched",
 			Meaning: "The API server does not answer the agent's watch of this node's pods, or refuses it. Until it answers, the agent considers a pod ended when its cgroup no longer exists; the device of a container that still runs stays blocked.",
-			Fix:     "See the error in the message. The agent needs the permission to get, list and watch pods, which deploy/agent.yaml grants.",
+			Fix:     "See the error in the message. The agent needs the permission to get, list and watch pods, which the chart grants.",
 			Seen:    seenNode,
 		},
 	}

@@ -54,7 +54,7 @@ func offerProblems() []Problem {
 		{
 			Code: "MPS_SUPERVISOR", Severity: Error, Area: AreaSharing, Title: "the MPS supervisor does not answer",
 			Meaning: "No process starts or watches MPS daemons, so no MPS replica is allocated, and no claim with mode mps is prepared.",
-			Fix:     "Run berth-agent mps on the node (deploy/mps.yaml), with the same MPS directory (mpsRoot) as the agent.",
+			Fix:     "Run berth-agent mps on the node (mps.enabled of the chart), with the same MPS directory (mpsRoot) as the agent.",
 			Seen:    seenNode,
 		},
 		{

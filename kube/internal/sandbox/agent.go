@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// AgentOptions is how a node's agent differs from the one of deploy/agent.yaml.
+// AgentOptions is how a node's agent differs from the one of the chart.
 type AgentOptions struct {
 	// Image replaces the agent's image; the node must have it.
 	Image string `json:"image,omitempty"`
@@ -90,6 +90,20 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 	return nil
 }
 
+// install installs the chart, and gives the kubelets time to publish the devices.
+func (c *Cluster) install(ctx context.Context, o Options, p *progress) error {
+	if err := c.installChart(ctx, o.HelmValues); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes() {
+		if n.state().Profile != "" {
+			n.waitForDevices(ctx)
+		}
+	}
+	p.step("installed the chart with Helm: release %s in the namespace %s", releaseName, agentNamespace)
+	return nil
+}
+
 // CreateHardware creates the node's simulated hardware. Its UUIDs are derived from the name of the node, so they are
 // the same in every sandbox.
 func (n Node) CreateHardware(ctx context.Context, profile string) error {
@@ -101,9 +115,6 @@ func (n Node) CreateHardware(ctx context.Context, profile string) error {
 	return nil
 }
 
-// HookDir is the directory in which the node's agent installs its CDI hook; the path is the same inside and outside.
-func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
-
 // AgentSocket returns the outside path of the socket of one of the node's agents.
 func (n Node) AgentSocket(agent Process) string {
 	return pages.Own(n.AgentDir(), agent.Name)
@@ -112,7 +123,7 @@ func (n Node) AgentSocket(agent Process) string {
 // AgentDir returns the outside path of the node's /run/berth.
 func (n Node) AgentDir() string { return filepath.Join(n.dir(), "run", "berth") }
 
-// StartAgent starts the node's agent as it ships: the DaemonSet of deploy/agent.yaml with its image, account and rights.
+// StartAgent starts the node's agent as it ships: the DaemonSet of the chart with its image, account and rights.
 // It returns at once; see [Node.WaitAgentReady]. A node whose container runtime only records gets a process instead.
 func (n Node) StartAgent(ctx context.Context, more AgentOptions) error {
 	if n.Hollow() {

@@ -15,10 +15,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/berth-gpu/berth/api/crds"
-	"github.com/berth-gpu/berth/deploy"
 )
 
-// The account of deploy/agent.yaml.
+// The namespace that the documents name, and the account in the chart.
 const (
 	agentNamespace = "berth-system"
 	agentAccount   = "berth-agent"
@@ -27,18 +26,27 @@ const (
 // agentTokenLife exceeds the lifetime of any sandbox.
 const agentTokenLife = 365 * 24 * time.Hour
 
-// giveAgentsRights applies deploy/agent.yaml with the policies and its options, without the DaemonSet, which [Node.StartAgent] applies for
-// each node. Agents that run as processes of the host have the account, the permissions and the policies of those in pods.
+// giveAgentsRights applies the chart without its pods: [Node.StartAgent] applies the agent's DaemonSet for each node, and the definitions
+// are applied here in place of the operator. Agents that run as processes of the host have the account, the permissions and the policies
+// of those in pods.
 func (c *Cluster) giveAgentsRights(ctx context.Context) error {
-	var objects []*unstructured.Unstructured
-	for _, text := range append([][]byte{crds.GPUNodes(), deploy.Agent(), deploy.Policies()}, deploy.Options()...) {
-		more, err := decodeObjects(bytes.NewReader(text))
-		if err != nil {
-			return fmt.Errorf("give agents their rights: %w", err)
-		}
-		objects = append(objects, more...)
+	if err := c.renderChart(ctx); err != nil {
+		return fmt.Errorf("give agents their rights: %w", err)
 	}
-	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" })
+	definitions, err := decodeObjects(bytes.NewReader(crds.GPUNodes()))
+	if err != nil {
+		return fmt.Errorf("give agents their rights: %w", err)
+	}
+	objects, err := c.Rendered()
+	if err != nil {
+		return fmt.Errorf("give agents their rights: %w", err)
+	}
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": agentNamespace, "labels": map[string]any{"pod-security.kubernetes.io/enforce": "privileged"}}}}
+	objects = slices.Concat(definitions, []*unstructured.Unstructured{namespace}, objects)
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "DaemonSet" || o.GetKind() == "Deployment"
+	})
 	if err := c.ApplyObjects(ctx, objects...); err != nil {
 		return fmt.Errorf("give agents their rights: %w", err)
 	}

@@ -19,14 +19,14 @@ const agentPrefix = "agent"
 func (n Node) AgentArgv(args ...string) []string {
 	argv := []string{
 		filepath.Join(n.c.state.Bin, "berth-agent"),
-		"--sim", n.SimDir(),
+		"--sim", n.HardwareDir(),
 		"--kubelet-dir", "/var/lib/kubelet",
 		"--cdi-dir", "/var/run/cdi",
 		"--kubeconfig", n.agentKubeconfigPath(),
 		"--node-name", n.name,
 		// The machine's processes and /opt are shared by all nodes.
 		"--cgroup-root", "/" + n.Cgroup(),
-		"--hook-dir", n.HookDir(),
+		"--hook-dir", hookDir,
 	}
 	return append(append(argv, n.state().Agent.Args...), args...)
 }

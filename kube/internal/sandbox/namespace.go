@@ -26,16 +26,20 @@ func binds(nodeDir string) [][2]string {
 	}
 }
 
-// makeNodeNamespace gives this thread its own mount namespace with the node's directories. Its mounts are not visible
-// on the host; within it mounts are shared, which the kubelet needs for mount propagation.
-func makeNodeNamespace(nodeDir string) error {
+// makeNodeNamespace gives this thread its own mount namespace with the node's directories, and its simulated hardware at the path
+// hardware. Its mounts are not visible on the host; within it mounts are shared, which the kubelet needs for mount propagation.
+func makeNodeNamespace(nodeDir, hardware string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	for _, b := range binds(nodeDir) {
+	mounts := binds(nodeDir)
+	if sim := filepath.Join(nodeDir, "sim"); isDir(sim) {
+		mounts = append(mounts, [2]string{sim, hardware})
+	}
+	for _, b := range mounts {
 		if err := unix.Mount(b[0], b[1], "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount %s to %s: %w", b[0], b[1], err)
 		}
@@ -47,6 +51,11 @@ func makeNodeNamespace(nodeDir string) error {
 		return fmt.Errorf("make mounts shared: %w", err)
 	}
 	return nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // mountBootID mounts a file over the kernel's boot ID. A node that was not rebooted has none: its boot is the machine's.

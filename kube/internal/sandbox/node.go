@@ -58,8 +58,13 @@ func (n Node) CDIDir() string { return filepath.Join(n.dir(), "run", "cdi") }
 // EtcCDIDir is the outside path of the node's /etc/cdi.
 func (n Node) EtcCDIDir() string { return filepath.Join(n.dir(), "etc-cdi") }
 
-// SimDir is the node's simulated hardware; the path is the same inside and outside.
+// SimDir is the outside path of the node's simulated hardware.
 func (n Node) SimDir() string { return filepath.Join(n.dir(), "sim") }
+
+// HardwareDir is the inside path of the node's simulated hardware, which is the same on each node.
+func (n Node) HardwareDir() string { return n.c.hardwareDir() }
+
+func (c *Cluster) hardwareDir() string { return filepath.Join(c.dir, "hardware") }
 
 // Root is the node's root directory as its processes see it.
 func (n Node) Root() string { return fmt.Sprintf("/proc/%d/root", n.PID()) }
@@ -129,7 +134,7 @@ func (n Node) makeNode() error {
 	holder, err := n.c.start(launch{
 		name: procHolder, node: n.name,
 		argv:  []string{filepath.Join(n.c.state.Bin, "workload"), "pause"},
-		enter: func() error { return makeNodeNamespace(n.dir()) },
+		enter: func() error { return makeNodeNamespace(n.dir(), n.HardwareDir()) },
 	})
 	if err != nil {
 		return err

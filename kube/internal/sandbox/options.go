@@ -20,8 +20,10 @@ const DefaultDir = "/var/lib/berth-sandbox"
 const (
 	PauseImage    = "berth.dev/pause:sandbox"
 	WorkloadImage = "berth.dev/workload:sandbox"
-	// AgentImage is the agent's image in deploy/agent.yaml.
+	// AgentImage is the agent's image in the chart.
 	AgentImage = "berth.dev/berth-agent:dev"
+	// OperatorImage is the operator's.
+	OperatorImage = "berth.dev/berth-operator:dev"
 )
 
 // Options are the arguments of [Up].
@@ -47,8 +49,13 @@ type Options struct {
 	RuntimeConfig map[string]string
 	// NoAgent leaves berth-agent out although the nodes have hardware.
 	NoAgent bool
-	// Agent is how the nodes' agents differ from deploy/agent.yaml.
+	// Agent is how the nodes' agents differ from the chart's.
 	Agent AgentOptions
+	// Helm installs the chart, as users do: one DaemonSet for all nodes, and the operator. Otherwise each node has an agent of its own,
+	// which can be stopped, replaced and given options by itself.
+	Helm bool
+	// HelmValues are further values files of the chart.
+	HelmValues []string
 	// Manifests are files or folders of Kubernetes objects to create before the agents start.
 	Manifests []string
 	// KubeletConfig is merged into the KubeletConfiguration of every node.
@@ -101,9 +108,32 @@ func (o *Options) completeNodes() error {
 	if o.Nodes == 0 && o.Hollow == 0 {
 		o.Nodes = 1
 	}
+	if err := o.checkHelm(); err != nil {
+		return err
+	}
 	for name := range o.NodeProfiles {
 		if !slices.Contains(o.nodeNames(), name) {
 			return fmt.Errorf("--node-profile %s: the sandbox has no such node: its nodes are %s", name, strings.Join(o.nodeNames(), ", "))
+		}
+	}
+	return nil
+}
+
+// checkHelm checks what cannot go together with Helm.
+func (o *Options) checkHelm() error {
+	switch {
+	case !o.Helm && len(o.HelmValues) > 0:
+		return errors.New("--helm-values is for --helm: add it")
+	case !o.Helm:
+		return nil
+	case o.NoAgent:
+		return errors.New("--helm installs the agent, and --no-agent leaves it out: choose one")
+	case len(o.Agent.Args)+len(o.Agent.Env)+len(o.Agent.Dirs) > 0 || o.Agent.Image != "":
+		return errors.New("--helm: the agent's options are values of the chart there: use --helm-values FILE in place of --agent-arg and --agent-dir")
+	}
+	for i := range o.Nodes {
+		if name := o.nodeNames()[i]; o.profileOf(name) == "" {
+			return fmt.Errorf("--helm: one DaemonSet runs on all nodes, and %s has no simulated hardware: add --profile", name)
 		}
 	}
 	return nil

@@ -62,6 +62,12 @@ func checkBinaries(o Options) error {
 	if o.wantsAgent() {
 		want = append(want, agentImage)
 	}
+	if o.Helm {
+		want = append(want, shippedImage("", "berth-operator"))
+	}
+	if o.hasHardware() {
+		want = append(want, helmProgram(""), chartArchive(""))
+	}
 	if o.Hollow > 0 {
 		want = append(want, "berth-sandbox")
 	}

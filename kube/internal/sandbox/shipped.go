@@ -1,11 +1,11 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,11 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/berth-gpu/berth/deploy"
 )
 
-// Names in deploy/agent.yaml and deploy/mps.yaml.
+// Names in the chart.
 const (
 	agentSetName   = "berth-agent"
 	agentContainer = "agent"
@@ -36,32 +34,28 @@ const labelNode = "sandbox.berth.dev/node"
 // annotationRestarted is the annotation that kubectl rollout restart changes.
 const annotationRestarted = "kubectl.kubernetes.io/restartedAt"
 
-// shippedSet returns the DaemonSet of a manifest for this node alone. It differs from the manifest in what a node of a
-// sandbox differs in from a machine of its own: the simulated hardware, the cgroup below which the kubelet keeps its
-// pods, and the name, because the paths of the hardware differ between nodes. The first node's set keeps the name.
-func (n Node) shippedSet(manifest []byte) (*appsv1.DaemonSet, error) {
-	objects, err := decodeObjects(bytes.NewReader(manifest))
+// shippedSet returns a DaemonSet of the chart for this node alone, by its name in the chart. It differs from the chart's in its name, the
+// label that tells its pods apart, and the node. The first node's set keeps the name.
+func (n Node) shippedSet(base string) (*appsv1.DaemonSet, error) {
+	objects, err := n.c.Rendered()
 	if err != nil {
 		return nil, err
 	}
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" && o.GetName() == base })
+	if i < 0 {
+		return nil, fmt.Errorf("the chart has no DaemonSet %s", base)
+	}
 	set := &appsv1.DaemonSet{}
-	for _, o := range objects {
-		if o.GetKind() == "DaemonSet" {
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, set); err != nil {
-				return nil, fmt.Errorf("read DaemonSet %s: %w", o.GetName(), err)
-			}
-		}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, set); err != nil {
+		return nil, fmt.Errorf("read DaemonSet %s: %w", base, err)
 	}
 	if len(set.Spec.Template.Spec.Containers) != 1 {
-		return nil, errors.New("the manifest has no DaemonSet of one container")
+		return nil, fmt.Errorf("the DaemonSet %s has not one container", base)
 	}
 	set.Name = n.setName(set.Name)
 	set.Spec.Selector.MatchLabels[labelNode] = n.name
 	set.Spec.Template.Labels[labelNode] = n.name
 	set.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.name}
-	container := &set.Spec.Template.Spec.Containers[0]
-	container.Args = append(container.Args, "--sim="+n.SimDir(), "--cgroup-root=/"+n.Cgroup())
-	addDir(set, n.SimDir())
 	return set, nil
 }
 
@@ -81,26 +75,15 @@ func addDir(set *appsv1.DaemonSet, dir string) {
 	spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: dir})
 }
 
-// agentSet returns the DaemonSet of the node's agent. The directory of the hook moves, because nodes share /opt.
+// agentSet returns the DaemonSet of the node's agent.
 func (n Node) agentSet(more AgentOptions) (*appsv1.DaemonSet, error) {
-	set, err := n.shippedSet(deploy.Agent())
+	set, err := n.shippedSet(agentSetName)
 	if err != nil {
-		return nil, fmt.Errorf("read deploy/agent.yaml: %w", err)
+		return nil, err
 	}
-	spec := &set.Spec.Template.Spec
-	agent := &spec.Containers[0]
-	for i := range spec.Volumes {
-		if spec.Volumes[i].Name == "hooks" {
-			spec.Volumes[i].HostPath.Path = n.HookDir()
-		}
-	}
-	for i := range agent.VolumeMounts {
-		if agent.VolumeMounts[i].Name == "hooks" {
-			agent.VolumeMounts[i].MountPath = n.HookDir()
-		}
-	}
+	agent := &set.Spec.Template.Spec.Containers[0]
 	o := n.state().Agent.with(more)
-	agent.Args = append(append(agent.Args, "--hook-dir="+n.HookDir()), o.Args...)
+	agent.Args = append(agent.Args, o.Args...)
 	for _, text := range o.Env {
 		name, value, _ := strings.Cut(text, "=")
 		agent.Env = append(agent.Env, corev1.EnvVar{Name: name, Value: value})
@@ -114,12 +97,11 @@ func (n Node) agentSet(more AgentOptions) (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-// StartMPS starts the node's supervisor of MPS daemons as it ships: the DaemonSet of deploy/mps.yaml. It returns at
-// once.
+// StartMPS starts the node's supervisor of MPS daemons as it ships: the DaemonSet of the chart. It returns at once.
 func (n Node) StartMPS(ctx context.Context) error {
-	set, err := n.shippedSet(deploy.MPS())
+	set, err := n.shippedSet(mpsSetName)
 	if err != nil {
-		return fmt.Errorf("read deploy/mps.yaml: %w", err)
+		return err
 	}
 	return n.applySet(ctx, set)
 }

@@ -1,8 +1,9 @@
 package sandbox
 
 import (
-	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,26 +12,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/berth-gpu/berth/deploy"
 )
 
+// twoNodes returns the nodes of a sandbox that is not started, with the chart rendered for the machine of the golden test.
 func twoNodes(t *testing.T, agent AgentOptions) []Node {
 	t.Helper()
 	c := &Cluster{dir: t.TempDir(), state: &State{Cgroup: "sandbox-1", Nodes: []NodeState{
 		{Name: "node-0", Index: 0, Agent: agent}, {Name: "node-1", Index: 1, Agent: agent},
 	}}}
-	return c.Nodes()
-}
-
-// shippedIn returns the DaemonSet of a manifest as it is.
-func shippedIn(t *testing.T, manifest []byte) *appsv1.DaemonSet {
-	t.Helper()
-	objects, err := decodeObjects(bytes.NewReader(manifest))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "charts", "testdata", "golden", "everything.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" })
+	if err := os.WriteFile(c.renderedPath(), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c.Nodes()
+}
+
+// shipped returns a DaemonSet of the chart as it is.
+func shipped(t *testing.T, n Node, name string) *appsv1.DaemonSet {
+	t.Helper()
+	objects, err := n.c.Rendered()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" && o.GetName() == name })
 	set := &appsv1.DaemonSet{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, set); err != nil {
 		t.Fatal(err)
@@ -38,40 +45,41 @@ func shippedIn(t *testing.T, manifest []byte) *appsv1.DaemonSet {
 	return set
 }
 
-// TestAgentSetIsTheShippedOne checks that the DaemonSet of a node is the one of deploy/agent.yaml but for what the node
-// of a sandbox needs: what is added is taken away again, and the rest must be equal.
-func TestAgentSetIsTheShippedOne(t *testing.T) {
+// TestSetsAreTheShippedOnes checks that the DaemonSets of a node are those of the chart but for what tells the nodes apart: what is added
+// is taken away again, and the rest must be equal.
+func TestSetsAreTheShippedOnes(t *testing.T) {
 	node := twoNodes(t, AgentOptions{})[0]
-	got, err := node.agentSet(AgentOptions{})
+	agent, err := node.agentSet(AgentOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := shippedIn(t, deploy.Agent())
-	if got.Name != want.Name {
-		t.Errorf("its name is %s, want %s", got.Name, want.Name)
+	mps, err := node.shippedSet(mpsSetName)
+	if err != nil {
+		t.Fatal(err)
 	}
-	delete(got.Spec.Selector.MatchLabels, labelNode)
-	delete(got.Spec.Template.Labels, labelNode)
-	got.Spec.Template.Spec.NodeSelector = nil
-	container := &got.Spec.Template.Spec.Containers[0]
-	container.Args = slices.DeleteFunc(container.Args, func(arg string) bool {
-		return arg == "--sim="+node.SimDir() || arg == "--cgroup-root=/sandbox-1/node-0" || arg == "--hook-dir="+node.HookDir()
-	})
-	spec := &got.Spec.Template.Spec
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.HostPath.Path == node.SimDir() })
-	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == node.SimDir() })
-	for i := range spec.Volumes {
-		if spec.Volumes[i].HostPath.Path == node.HookDir() {
-			spec.Volumes[i].HostPath.Path = "/opt/berth/bin"
+	for name, got := range map[string]*appsv1.DaemonSet{agentSetName: agent, mpsSetName: mps} {
+		want := shipped(t, node, name)
+		delete(got.Spec.Selector.MatchLabels, labelNode)
+		delete(got.Spec.Template.Labels, labelNode)
+		got.Spec.Template.Spec.NodeSelector = want.Spec.Template.Spec.NodeSelector
+		if a, b := asJSON(t, got), asJSON(t, want); a != b {
+			t.Errorf("the DaemonSet is\n%s\nthe chart has\n%s", a, b)
 		}
 	}
-	for i := range container.VolumeMounts {
-		if container.VolumeMounts[i].MountPath == node.HookDir() {
-			container.VolumeMounts[i].MountPath = "/opt/berth/bin"
-		}
+	if _, err := node.shippedSet("another"); err == nil || !strings.Contains(err.Error(), "the chart has no DaemonSet another") {
+		t.Errorf("%v for a set that the chart does not have", err)
 	}
-	if a, b := asJSON(t, got), asJSON(t, want); a != b {
-		t.Errorf("the DaemonSet is\n%s\nthe manifest has\n%s", a, b)
+}
+
+// TestMachineValues checks that the values name what differs between a node of a sandbox and a machine: one path of the hardware, the
+// node's own cgroup, and a directory of the hook that nodes do not share.
+func TestMachineValues(t *testing.T) {
+	c := twoNodes(t, AgentOptions{})[0].c
+	text := asJSON(t, c.machineValues())
+	for _, want := range []string{`"--sim=` + c.hardwareDir(), `"--cgroup-root=/sandbox-1/$(NODE_NAME)"`, `"hookDir": "/var/lib/berth/bin"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the values lack %s: %s", want, text)
+		}
 	}
 }
 
@@ -107,7 +115,7 @@ func TestAgentSetsOfNodes(t *testing.T) {
 		if agent.Image != "other" || !slices.Contains(agent.Env, corev1.EnvVar{Name: "A", Value: "b=c"}) {
 			t.Errorf("its image is %s and its environment %v", agent.Image, agent.Env)
 		}
-		for _, dir := range []string{n.SimDir(), "/etc/a-dir", "/etc/b-dir"} {
+		for _, dir := range []string{"/etc/a-dir", "/etc/b-dir"} {
 			at := slices.IndexFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir })
 			if at < 0 || !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
 				return v.Name == agent.VolumeMounts[at].Name && v.HostPath.Path == dir
@@ -118,19 +126,5 @@ func TestAgentSetsOfNodes(t *testing.T) {
 	}
 	if len(names) != len(nodes) {
 		t.Errorf("the sets are named %v, want two names", names)
-	}
-}
-
-// TestMPSSetIsTheShippedOne checks that the supervisor has the manifest's rights and mounts.
-func TestMPSSetIsTheShippedOne(t *testing.T) {
-	set, err := twoNodes(t, AgentOptions{})[0].shippedSet(deploy.MPS())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := shippedIn(t, deploy.MPS())
-	got := set.Spec.Template.Spec
-	if set.Name != mpsSetName || got.Containers[0].Name != mpsContainer || !got.HostIPC || !got.HostPID ||
-		len(got.Volumes) != len(want.Spec.Template.Spec.Volumes)+1 || set.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
-		t.Errorf("the supervisor's set is %s", asJSON(t, set))
 	}
 }

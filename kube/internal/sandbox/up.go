@@ -123,7 +123,7 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	if err := writeState(o.Dir, s); err != nil {
 		return nil, err
 	}
-	for _, d := range []string{"logs", "run", "pki", "etcd", "images", "nodes", "tmp"} {
+	for _, d := range []string{"logs", "run", "pki", "etcd", "images", "nodes", "tmp", "hardware"} {
 		mode := os.FileMode(0o755)
 		if d == "pki" || d == "etcd" {
 			mode = 0o700
@@ -173,7 +173,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 		return err
 	}
 	p.step("%d node(s) Ready", len(c.Nodes()))
-	if o.hasHardware() {
+	if o.hasHardware() && !o.Helm {
 		if err := c.giveAgentsRights(ctx); err != nil {
 			return err
 		}
@@ -183,6 +183,9 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 			return err
 		}
 		p.step("applied %s", strings.Join(o.Manifests, ", "))
+	}
+	if o.Helm {
+		return c.install(ctx, o, p)
 	}
 	return c.startAgents(ctx, o, p)
 }
@@ -270,6 +273,12 @@ func (c *Cluster) makeImages(o Options) error {
 		images["agent"] = func() (image.Named, error) {
 			img, err := image.Load(shippedImage(c.state.Bin, "berth-agent"))
 			return image.Named{Name: AgentImage, Image: img.Image}, err
+		}
+	}
+	if o.Helm {
+		images["operator"] = func() (image.Named, error) {
+			img, err := image.Load(shippedImage(c.state.Bin, "berth-operator"))
+			return image.Named{Name: OperatorImage, Image: img.Image}, err
 		}
 	}
 	for file, get := range images {

@@ -265,7 +265,7 @@ func testUnboundToken(t *testing.T, c *sandbox.Cluster, node string) {
 	}
 }
 
-// testTaintOption checks that the agent may not even add its own taint without deploy/options/taint-unhealthy.yaml.
+// testTaintOption checks that the agent may not even add its own taint without rights.taintUnhealthy.
 func testTaintOption(t *testing.T, c *sandbox.Cluster, a *attacker) {
 	t.Helper()
 	const binding = "berth-agent-taint"
@@ -276,18 +276,18 @@ func testTaintOption(t *testing.T, c *sandbox.Cluster, a *attacker) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := c.Apply(ctx, repository("deploy", "options", "taint-unhealthy.yaml")); err != nil {
+		if err := c.ApplyObjects(ctx, rendered(t, c, binding)...); err != nil {
 			t.Error(err)
 		}
 	}()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		err := a.patch(a.node, `{"spec":{"taints":[{"key":"berth.dev/gpu-unhealthy","value":"true","effect":"NoSchedule"}]}}`)
-		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "taint-unhealthy.yaml") {
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "rights.taintUnhealthy") {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("own taint without the option: %v, want a refusal that names the file", err)
+			t.Errorf("own taint without the option: %v, want a refusal that names the value", err)
 			return
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -58,7 +58,7 @@ func dryRun(t *testing.T, c *sandbox.Cluster, user string, resource schema.Group
 	return slices.DeleteFunc(w.texts, func(text string) bool { return !strings.Contains(text, "'berth-") }), err
 }
 
-// TestInstallPolicies tries what the policies of deploy/policies.yaml refuse and warn of, and what they must let pass.
+// TestInstallPolicies tries what the policies of the chart refuse and warn of, and what they must let pass.
 func TestInstallPolicies(t *testing.T) {
 	c := cluster(t)
 	if c.State().Profile == "" {

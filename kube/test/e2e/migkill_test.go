@@ -285,7 +285,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 	l.checkDaemonIsAdopted(t, with)
 }
 
-// checkDaemonEndsWithContainer kills the supervisor of deploy/mps.yaml while its daemon has a client. The runtime ends
+// checkDaemonEndsWithContainer kills the supervisor in its pod while its daemon has a client. The runtime ends
 // the daemon with the container, and the client ends with the daemon, as CUDA programs do. The next supervisor starts
 // one daemon.
 func (l *lab) checkDaemonEndsWithContainer(t *testing.T, with map[string]int) {
@@ -311,7 +311,7 @@ func (l *lab) checkDaemonEndsWithContainer(t *testing.T, with map[string]int) {
 }
 
 // checkDaemonIsAdopted kills a supervisor that is a process of the host, which docs/sharing.md offers beside
-// deploy/mps.yaml: its daemon and the client continue, and the next supervisor adopts the daemon.
+// a pod: its daemon and the client continue, and the next supervisor adopts the daemon.
 func (l *lab) checkDaemonIsAdopted(t *testing.T, with map[string]int) {
 	t.Helper()
 	ctx := timeout(t, time.Minute)

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// testPermissions checks the permissions in deploy/agent.yaml: everything that the agent requests, and nothing that an
+// testPermissions checks the permissions in the chart: everything that the agent requests, and nothing that an
 // intruder would want.
 func testPermissions(t *testing.T, r *rig) {
 	tests := map[string]struct {

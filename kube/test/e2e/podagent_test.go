@@ -2,22 +2,19 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// Names from deploy/agent.yaml.
+// Names from the chart.
 const (
 	agentNamespace = "berth-system"
 	agentName      = "berth-agent"
@@ -29,7 +26,21 @@ func repository(path ...string) string {
 	return filepath.Join(append([]string{"..", "..", ".."}, path...)...)
 }
 
-// podAgent runs the agent as it ships: its image, with the DaemonSet and the permissions of deploy/agent.yaml, as the
+// rendered returns the objects of the chart of one name, which are a role and its binding.
+func rendered(t *testing.T, c *sandbox.Cluster, name string) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := c.Rendered()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() != name })
+	if len(objects) == 0 {
+		t.Fatalf("the chart has no object named %s", name)
+	}
+	return objects
+}
+
+// podAgent runs the agent as it ships: its image, with the DaemonSet and the permissions of the chart, as the
 // sandbox deploys it.
 type podAgent struct{ node sandbox.Node }
 
@@ -117,26 +128,4 @@ func (r *rig) agentLog() string {
 		fmt.Fprintf(&text, "%s:\n%s\n", pod.Name, out)
 	}
 	return text.String()
-}
-
-// decodeFile returns the objects of a file.
-func decodeFile(path string) ([]*unstructured.Unstructured, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	decoder := yaml.NewYAMLOrJSONDecoder(f, 4096)
-	var objects []*unstructured.Unstructured
-	for {
-		var o unstructured.Unstructured
-		switch err := decoder.Decode(&o.Object); {
-		case errors.Is(err, io.EOF):
-			return objects, nil
-		case err != nil:
-			return nil, fmt.Errorf("%s: %w", path, err)
-		case len(o.Object) > 0:
-			objects = append(objects, &o)
-		}
-	}
 }

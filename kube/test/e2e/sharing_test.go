@@ -287,13 +287,10 @@ func (s *sharingRig) labelNode(t *testing.T, key, value string) {
 	}
 }
 
-// letAgentRead applies deploy/options/config-map.yaml for another namespace.
+// letAgentRead gives the agent the right to read ConfigMaps in another namespace, as the chart does in its own.
 func (s *sharingRig) letAgentRead(t *testing.T, namespace string) {
 	t.Helper()
-	objects, err := decodeFile(repository("deploy", "options", "config-map.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := rendered(t, s.Cluster, "berth-agent-config-map")
 	for _, o := range objects {
 		o.SetNamespace(namespace)
 	}

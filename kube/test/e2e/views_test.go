@@ -23,7 +23,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// testViews checks that the deployment in deploy/agent.yaml serves what berth on the node, berth outside the cluster
+// testViews checks that the DaemonSet of the chart serves what berth on the node, berth outside the cluster
 // and Prometheus need.
 func testViews(t *testing.T, r *rig) {
 	r.waitAllocatable(t, nodeGPUs)

@@ -279,7 +279,7 @@ func (c *Chooser) choose(ctx context.Context, now configwatch.State) (Choice, er
 	case found:
 		return choice(offer.DRA, "no pod holds a GPU, and the cluster has DeviceClass %s", c.deps.ClassName)
 	}
-	return choice(offer.DevicePlugin, "the cluster has no DeviceClass %s that the agent can read (berth classes, deploy/options/dra.yaml)", c.deps.ClassName)
+	return choice(offer.DevicePlugin, "the cluster has no DeviceClass %s that the agent can read (berth classes; rights.dra of the chart)", c.deps.ClassName)
 }
 
 // holding names the first holders.

@@ -22,10 +22,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
 
-// manifest reads the objects of a kind from a file of deploy/.
-func manifest[T any](t *testing.T, file, kind string) []T {
+// rendered reads the objects of a kind from the chart with every option, which a test of the chart keeps equal to what Helm renders.
+func rendered[T any](t *testing.T, kind string) []T {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "..", "..", "deploy", file))
+	const file = "everything.yaml"
+	f, err := os.Open(filepath.Join("..", "..", "..", "..", "charts", "testdata", "golden", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +57,12 @@ func manifest[T any](t *testing.T, file, kind string) []T {
 // TestBerthToleratesItsOwnTaint: with taintUnhealthy an agent taints its own Node. The pods of the agent,
 // which also removes the taint, and of the MPS supervisor must tolerate it, whatever its effect.
 func TestBerthToleratesItsOwnTaint(t *testing.T) {
-	for _, file := range []string{"agent.yaml", "mps.yaml"} {
-		spec := manifest[appsv1.DaemonSet](t, file, "DaemonSet")[0].Spec.Template.Spec
+	sets := rendered[appsv1.DaemonSet](t, "DaemonSet")
+	if len(sets) != 2 {
+		t.Fatalf("the chart has %d DaemonSets, want those of the agent and the MPS supervisor", len(sets))
+	}
+	for _, set := range sets {
+		spec := set.Spec.Template.Spec
 		for _, taint := range []corev1.Taint{
 			{Key: nodeapi.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
 			{Key: nodeapi.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
@@ -67,7 +72,7 @@ func TestBerthToleratesItsOwnTaint(t *testing.T) {
 				return (x.Key == taint.Key || x.Key == "") && (x.Effect == "" || x.Effect == taint.Effect) && x.Operator == corev1.TolerationOpExists
 			})
 			if !tolerated {
-				t.Errorf("deploy/%s does not tolerate %s:%s", file, taint.Key, taint.Effect)
+				t.Errorf("%s does not tolerate %s:%s", set.Name, taint.Key, taint.Effect)
 			}
 		}
 	}
@@ -80,7 +85,7 @@ var quoted = regexp.MustCompile(`'([^']*)'`)
 // which another test compares with the code; and with those that the agent reads, which it may not write.
 func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 	lists := map[string][]string{}
-	for _, policy := range manifest[admissionv1.ValidatingAdmissionPolicy](t, "agent.yaml", "ValidatingAdmissionPolicy") {
+	for _, policy := range rendered[admissionv1.ValidatingAdmissionPolicy](t, "ValidatingAdmissionPolicy") {
 		if policy.Name != "berth-agent-node" {
 			continue
 		}
@@ -128,7 +133,8 @@ func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 // TestManifestKeepsWhatOutlivesAReboot checks that the folder that must survive a reboot is one of the host, outside
 // /run, which a reboot empties, and that the state that a reboot invalidates is in /run.
 func TestManifestKeepsWhatOutlivesAReboot(t *testing.T) {
-	spec := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0].Spec.Template.Spec
+	sets := rendered[appsv1.DaemonSet](t, "DaemonSet")
+	spec := sets[slices.IndexFunc(sets, func(set appsv1.DaemonSet) bool { return set.Name == "berth-agent" })].Spec.Template.Spec
 	on := func(dir string) string {
 		for _, mount := range spec.Containers[0].VolumeMounts {
 			for _, volume := range spec.Volumes {

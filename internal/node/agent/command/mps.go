@@ -26,9 +26,9 @@ func newMPSCommand(o *flags.Flags, open opener, errOut io.Writer) *cobra.Command
 MPS. The agent sends the list of these GPUs and their limits over a socket in --mps-root.
 
 It runs beside berth-agent in a DaemonSet of its own with the update strategy OnDelete
-(deploy/mps.yaml): the daemons, and with them all their clients, end when its
+(mps.enabled of the chart): the daemons, and with them all their clients, end when its
 container ends.`,
-		Example: `  # In the container of deploy/mps.yaml
+		Example: `  # In the container of the DaemonSet berth-mps
   berth-agent mps --host-root /host
 
   # On simulated hardware

@@ -16,7 +16,8 @@ import (
 // TestManifestServesPages checks that the DaemonSet serves what the PodMonitor scrapes, the probes request and berth on
 // the node opens.
 func TestManifestServesPages(t *testing.T) {
-	set := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0]
+	sets := rendered[appsv1.DaemonSet](t, "DaemonSet")
+	set := sets[slices.IndexFunc(sets, func(set appsv1.DaemonSet) bool { return set.Name == "berth-agent" })]
 	type podMonitor struct {
 		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
@@ -31,7 +32,7 @@ func TestManifestServesPages(t *testing.T) {
 			} `json:"podMetricsEndpoints"`
 		} `json:"spec"`
 	}
-	monitor := manifest[podMonitor](t, "podmonitor.yaml", "PodMonitor")[0]
+	monitor := rendered[podMonitor](t, "PodMonitor")[0]
 
 	container := set.Spec.Template.Spec.Containers[0]
 	o, cmd := &flags.Flags{}, &cobra.Command{}

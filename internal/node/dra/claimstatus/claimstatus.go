@@ -203,7 +203,7 @@ func (w *Writer) write(ctx context.Context, claim *Claim, devices []*resourceac.
 	case apierrors.IsNotFound(err), invalid(err, func(cause metav1.StatusCause) bool { return cause.Field == "metadata.uid" }):
 		return nil // The claim with this UID is gone.
 	case apierrors.IsForbidden(err), invalid(err, func(cause metav1.StatusCause) bool { return cause.Type == metav1.CauseType(field.ErrorTypeForbidden) }):
-		return fmt.Errorf("%w; apply deploy/options/dra.yaml, which gives the agent the right", err)
+		return fmt.Errorf("%w; set rights.dra of the chart, which gives the agent the right", err)
 	}
 	return err
 }

@@ -229,7 +229,7 @@ func TestForbidden(t *testing.T) {
 				n := &node{answer: func(string) error { return answer }}
 				n.run(t)
 				n.set(t, &n.held, []Claim{claimWith("1")})
-				if got := n.problems[Source]; !strings.Contains(got, "apply deploy/options/dra.yaml") || strings.Contains(got, "\n") {
+				if got := n.problems[Source]; !strings.Contains(got, "set rights.dra") || strings.Contains(got, "\n") {
 					t.Errorf("the problem is %q", got)
 				}
 			})

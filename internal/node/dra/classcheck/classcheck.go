@@ -80,7 +80,7 @@ func (c *Checker) problems(ctx context.Context, served []string) []gpu.Cause {
 	}
 	classes, err := list(ctx, c.Client)
 	if err != nil {
-		return []gpu.Cause{{Code: class.Missing, Message: fmt.Sprintf("it is not known whether the DeviceClasses of this node's devices exist: list DeviceClasses: %v; apply deploy/options/dra.yaml, which gives the agent the right", err)}}
+		return []gpu.Cause{{Code: class.Missing, Message: fmt.Sprintf("it is not known whether the DeviceClasses of this node's devices exist: list DeviceClasses: %v; set rights.dra of the chart, which gives the agent the right", err)}}
 	}
 	var problems []gpu.Cause
 	for _, finding := range class.Check(c.DriverName, served, classes) {

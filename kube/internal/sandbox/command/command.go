@@ -70,6 +70,8 @@ func upCommand(dir *string) *cobra.Command {
 		Short: "Start the sandbox, or show it if it runs",
 		Example: `  berth-sandbox up                          one node without GPUs
   berth-sandbox up --profile a100x8-80g     one node with 8 simulated A100 and berth-agent
+  berth-sandbox up --profile a100x8-80g --helm
+                                            the same, installed with Helm from the chart
   berth-sandbox up --nodes 2 --hollow 20    2 real nodes, 20 that only record
   berth-sandbox up --nodes 2 --profile a100x8-80g --node-profile node-1=h100x8
                                             another machine as the second node`,
@@ -99,6 +101,8 @@ func upCommand(dir *string) *cobra.Command {
 	f.StringToStringVar(&o.RuntimeConfig, "runtime-config", nil, "API versions that kube-apiserver serves, as scheduling.k8s.io/v1beta1=true (repeatable)")
 	f.StringVar(&gates, "feature-gates", "", "feature gates of every component of Kubernetes, as A=true,B=false")
 	f.BoolVar(&o.NoAgent, "no-agent", false, "make the simulated hardware but start no berth-agent")
+	f.BoolVar(&o.Helm, "helm", false, "install the chart with Helm, in place of an agent of its own on each node")
+	f.StringArrayVar(&o.HelmValues, "helm-values", nil, "further values file of the chart, with --helm (repeatable)")
 	f.StringArrayVar(&o.Agent.Args, "agent-arg", nil, "further argument of every berth-agent (repeatable)")
 	f.StringArrayVar(&o.Agent.Dirs, "agent-dir", nil, "directory that every agent's container has at the same path, for example of a --config (repeatable)")
 	f.StringArrayVar(&o.Manifests, "apply", nil, "file or folder of objects to create before the agents start (repeatable)")

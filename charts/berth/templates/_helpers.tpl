@@ -1,0 +1,56 @@
+{{/* The labels of an object, on one line: include "berth.labels" "berth-agent". */}}
+{{- define "berth.labels" -}}
+{app.kubernetes.io/name: {{ . }}, app.kubernetes.io/part-of: berth}
+{{- end -}}
+
+{{/* The reference of an image: include "berth.image" (dict "root" $ "image" .Values.agent.image). */}}
+{{- define "berth.image" -}}
+{{- $at := printf "%s/%s" .root.Values.image.registry .image.name -}}
+{{- if .image.digest -}}
+{{ $at }}@{{ .image.digest }}
+{{- else -}}
+{{ $at }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* The labels and annotations of a component's pods: include "berth.podMetadata" (dict "name" "berth-agent" "pod" .Values.agent). */}}
+{{- define "berth.podMetadata" -}}
+labels:
+  app.kubernetes.io/name: {{ .name }}
+{{- with omit (.pod.labels | default dict) "app.kubernetes.io/name" }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .pod.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The fields of a pod that are the same for each component: include "berth.pod" (dict "root" $ "pod" .Values.agent). */}}
+{{- define "berth.pod" -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- {name: {{ . }}}
+{{- end }}
+{{- end }}
+{{- with .pod.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .pod.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .pod.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The resources of a container: include "berth.resources" .Values.agent. */}}
+{{- define "berth.resources" -}}
+{{- with .resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,228 @@
+package helm_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// The paths from this package.
+const (
+	chart  = "../../charts/berth"
+	golden = "../../charts/testdata/golden"
+	wrong  = "../../charts/testdata/wrong"
+)
+
+// release is the namespace and the name of the release in each test.
+const release = "berth-system"
+
+var update = flag.Bool("update", false, "write the renderings instead of comparing them")
+
+// helm returns the path of Helm, which it builds the first time.
+var helm = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "tool", "-n", "helm").Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+// template renders the chart. On failure the error has what Helm printed.
+func template(t *testing.T, namespace string, values ...string) (string, error) {
+	t.Helper()
+	path, err := helm()
+	if err != nil {
+		t.Fatalf("build helm: %v", err)
+	}
+	args := []string{"template", "berth", chart, "--namespace", namespace}
+	for _, file := range values {
+		args = append(args, "--values", file)
+	}
+	var out, failure bytes.Buffer
+	cmd := exec.Command(path, args...)
+	cmd.Stdout, cmd.Stderr = &out, &failure
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, failure.String())
+	}
+	return out.String(), nil
+}
+
+// objects returns the documents of a rendering, without empty ones.
+func objects(rendered string) []string {
+	var all []string
+	for _, document := range regexp.MustCompile(`(?m)^---\n`).Split(rendered, -1) {
+		// A template without content leaves a comment with its path.
+		if regexp.MustCompile(`(?m)^kind:`).MatchString(document) {
+			all = append(all, document)
+		}
+	}
+	return all
+}
+
+// name returns kind, namespace and name of an object.
+func name(object string) string {
+	first := func(pattern string) string {
+		return strings.TrimSpace(strings.Join(regexp.MustCompile(pattern).FindStringSubmatch(object), "\n"))
+	}
+	parts := strings.Split(first(`(?m)^kind: (\S+)`)+"\n"+first(`(?m)^  name: (\S+)`)+"\n"+first(`(?m)^  namespace: (\S+)`), "\n")
+	values := []string{}
+	for i := 1; i < len(parts); i += 2 {
+		values = append(values, parts[i])
+	}
+	return strings.Join(values, " ")
+}
+
+// difference returns the objects that differ from those of the default values, and the names of those that are missing. The
+// renderings of default and everything are kept whole: other tests read the manifests from them.
+func difference(defaults, rendered string) string {
+	var out strings.Builder
+	before, now := objects(defaults), objects(rendered)
+	for _, object := range before {
+		if !slices.ContainsFunc(now, func(o string) bool { return name(o) == name(object) }) {
+			fmt.Fprintf(&out, "# without %s\n", name(object))
+		}
+	}
+	for _, object := range now {
+		if !slices.Contains(before, object) {
+			out.WriteString("---\n" + object)
+		}
+	}
+	return out.String()
+}
+
+// TestRenderings compares the chart with what it rendered when a person last looked: go test . -update.
+func TestRenderings(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(golden, "*.values.yaml"))
+	if err != nil || len(files) < 12 {
+		t.Fatalf("values files: %v, %v; want 12", files, err)
+	}
+	defaults, err := template(t, release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		base := strings.TrimSuffix(filepath.Base(file), ".values.yaml")
+		t.Run(base, func(t *testing.T) {
+			got, err := template(t, release, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if base != "default" && base != "everything" {
+				got = difference(defaults, got)
+			}
+			want := strings.TrimSuffix(file, ".values.yaml") + ".yaml"
+			if *update {
+				if err := os.WriteFile(want, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			text, err := os.ReadFile(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(text) {
+				t.Errorf("%s differs from what the chart renders: go test -C kube/helm . -update, and look at the difference", want)
+			}
+		})
+	}
+}
+
+// TestRefused checks that Helm refuses values that the schema or a template forbids, with the key.
+func TestRefused(t *testing.T) {
+	tests := map[string]struct {
+		values, namespace string
+		// want are parts of the message.
+		want []string
+	}{
+		"a namespace of Kubernetes": {namespace: "kube-system", want: []string{"needs a namespace of its own", "--namespace berth-system"}},
+		"the same port twice":       {values: "operator: {metricsPort: 8081}", want: []string{"operator.probePort: 8081", "operator.metricsPort"}},
+		"the root directory":        {values: "host: {hookDir: //}", want: []string{`host.hookDir: "//" is not a directory below /`}},
+		"a directory above":         {values: "host: {cdiDir: /var/../etc}", want: []string{"host.cdiDir"}},
+		"no default": {values: "configs: {default: null, a: {}, b: {}}",
+			want: []string{"configs: none is named default", "berth.dev/config"}},
+		"a name that no label can have": {values: "configs: {'a b': {}}", want: []string{"configs.a b: the name cannot be the value of a node's label"}},
+		"what the chart sets":           {values: "configs: {default: {kubeletDir: /k}}", want: []string{"configs.default.kubeletDir", "set host.kubeletDir"}},
+		"DRA without its rights": {values: "{rights: {dra: false}, configs: {default: {gpus: [{exclude: true}, {allocation: {api: auto}}]}}}",
+			want: []string{"configs.default.gpus[1].allocation.api: auto needs rights.dra: true"}},
+		"labels without their rights": {values: "configs: {default: {labels: {output: nodeFeature}}}",
+			want: []string{"configs.default.labels.output: nodeFeature needs rights.nodeFeature: true"}},
+		"a taint without its right": {values: "configs: {default: {taintUnhealthy: true}}",
+			want: []string{"configs.default.taintUnhealthy: true needs rights.taintUnhealthy: true"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(file, []byte(tc.values), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if tc.namespace == "" {
+				tc.namespace = release
+			}
+			_, err := template(t, tc.namespace, file)
+			if err == nil {
+				t.Fatal("Helm accepts it")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the message lacks %q: %v", want, err)
+				}
+			}
+		})
+	}
+}
+
+// TestWrongValues checks that Helm refuses each file of charts/testdata/wrong that says what Helm prints.
+func TestWrongValues(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(wrong, "*.yaml"))
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d wrong files, %v; want 20", len(files), err)
+	}
+	refused := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, ok := strings.CutPrefix(strings.SplitN(string(text), "\n", 2)[0], "# want: ")
+		if !ok {
+			continue // berth values check alone finds it.
+		}
+		refused++
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			_, err := template(t, release, file)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Helm says %v, want %q", err, want)
+			}
+		})
+	}
+	if refused < 12 {
+		t.Errorf("Helm refuses %d files, want 12", refused)
+	}
+}
+
+// TestNothingOutsideHelm checks that the chart has no hook, which would hang when an image is missing, and no definitions in crds/, which
+// Helm never updates.
+func TestNothingOutsideHelm(t *testing.T) {
+	err := filepath.WalkDir(chart, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if err == nil && entry.Name() == "crds" {
+				t.Errorf("the chart has %s", path)
+			}
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(text), "helm.sh/hook") {
+			t.Errorf("%s has a hook", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,115 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// The release of the chart. Its namespace is that of the agents.
+const (
+	releaseName = "berth"
+	// hookDir is below a directory that each node has of its own, unlike /opt, where the chart has it by default.
+	hookDir = "/var/lib/berth/bin"
+)
+
+// chartArchive returns the chart as it is published, below the directory of the programs.
+func chartArchive(bin string) string { return filepath.Join(bin, "berth-chart.tgz") }
+
+// helmProgram returns the path of Helm.
+func helmProgram(bin string) string { return filepath.Join(bin, "helm") }
+
+// renderedPath is the file with the chart as the nodes' own DaemonSets have it.
+func (c *Cluster) renderedPath() string { return filepath.Join(c.dir, "chart.yaml") }
+
+// machineValues returns the values that a sandbox needs, since its nodes are not machines of their own: the simulated hardware, which
+// each node has at one path, and the cgroup below which the kubelet keeps its pods.
+func (c *Cluster) machineValues() map[string]any {
+	hardware := c.hardwareDir()
+	program := func() map[string]any {
+		return map[string]any{
+			"extraArgs":         []string{"--sim=" + hardware, "--cgroup-root=/" + filepath.Join(c.snapshot().Cgroup, "$(NODE_NAME)")},
+			"extraVolumes":      []any{map[string]any{"name": "sandbox-hardware", "hostPath": map[string]any{"path": hardware}}},
+			"extraVolumeMounts": []any{map[string]any{"name": "sandbox-hardware", "mountPath": hardware}},
+		}
+	}
+	return map[string]any{
+		"host":  map[string]any{"hookDir": hookDir},
+		"agent": program(),
+		"mps":   program(),
+	}
+}
+
+// renderedValues returns the values of the rendering: every right, so that tests can use each option, and no configuration, so that the
+// agent's arguments can name one.
+func (c *Cluster) renderedValues() map[string]any {
+	values := c.machineValues()
+	values["rights"] = map[string]any{"dra": true, "nodeFeature": true, "taintUnhealthy": true}
+	values["configs"] = map[string]any{"default": nil}
+	values["mps"].(map[string]any)["enabled"] = true
+	return values
+}
+
+// helm runs Helm in the sandbox's own directories. It leaves nothing in those of the user.
+func (c *Cluster) helm(ctx context.Context, values map[string]any, args ...string) ([]byte, error) {
+	text, err := yaml.Marshal(values)
+	if err != nil {
+		return nil, fmt.Errorf("write values: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, helmProgram(c.state.Bin), args...)
+	home := filepath.Join(c.dir, "tmp", "helm")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.KubeconfigPath(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Stdin = bytes.NewReader(text)
+	var out, failure bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &failure
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("helm %s: %w: %s", args[0], err, strings.TrimSpace(failure.String()))
+	}
+	return out.Bytes(), nil
+}
+
+// renderChart renders the chart for the nodes' own DaemonSets.
+func (c *Cluster) renderChart(ctx context.Context) error {
+	text, err := c.helm(ctx, c.renderedValues(), "template", releaseName, chartArchive(c.state.Bin), "--namespace", agentNamespace, "--values", "-")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.renderedPath(), text, 0o644); err != nil {
+		return fmt.Errorf("write rendered chart: %w", err)
+	}
+	return nil
+}
+
+// Rendered returns the objects of the chart with every right, in the order of Helm.
+func (c *Cluster) Rendered() ([]*unstructured.Unstructured, error) {
+	text, err := os.ReadFile(c.renderedPath())
+	if err != nil {
+		return nil, fmt.Errorf("read rendered chart: %w", err)
+	}
+	objects, err := decodeObjects(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("read rendered chart: %w", err)
+	}
+	if len(objects) == 0 {
+		return nil, errors.New("the rendered chart has no objects")
+	}
+	return objects, nil
+}
+
+// installChart installs the chart with Helm, as users do, and waits until its pods are ready.
+func (c *Cluster) installChart(ctx context.Context, files []string) error {
+	args := []string{"install", releaseName, chartArchive(c.state.Bin), "--namespace", agentNamespace, "--create-namespace", "--values", "-"}
+	for _, file := range files {
+		args = append(args, "--values", file)
+	}
+	_, err := c.helm(ctx, c.machineValues(), append(args, "--wait", "--timeout", "2m")...)
+	return err
+}
