@@ -1,5 +1,5 @@
-// Command privdocs writes docs/privileges.md from the rendering of the chart with every option: each right in the API and each privilege on a node, with
-// the reason that stands beside it in the template. It fails on a right or privilege without a reason.
+// Command privdocs writes docs/privileges.md from the rendering of the chart with every option: each right in the API and each
+// privilege on a node, with the reason that stands beside it in the template. It fails on a right or privilege without a reason.
 //
 // It must not be imported; go generate runs it, in its own directory.
 package main

@@ -38,39 +38,55 @@ func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 
 // ApplyObjects creates or updates objects, in order.
 func (c *Cluster) ApplyObjects(ctx context.Context, objects ...*unstructured.Unstructured) error {
-	client, err := dynamic.NewForConfig(c.config)
-	if err != nil {
-		return fmt.Errorf("apply objects: %w", err)
-	}
 	known := map[schema.GroupVersionKind]*meta.RESTMapping{}
 	for _, o := range objects {
-		mapping, err := known[o.GroupVersionKind()], error(nil)
-		if mapping == nil {
-			mapping, err = c.mapping(ctx, o)
-		}
-		if err != nil {
-			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
-		known[o.GroupVersionKind()] = mapping
-		var target dynamic.ResourceInterface = client.Resource(mapping.Resource)
-		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-			if o.GetNamespace() == "" {
-				o.SetNamespace(metav1.NamespaceDefault)
-			}
-			target = client.Resource(mapping.Resource).Namespace(o.GetNamespace())
-		}
-		data, err := json.Marshal(o)
-		if err != nil {
-			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
-		force := true
-		_, err = target.Patch(ctx, o.GetName(), types.ApplyPatchType, data,
-			metav1.PatchOptions{FieldManager: "berth-sandbox", Force: &force})
-		if err != nil {
+		if err := c.apply(ctx, o, known, nil); err != nil {
 			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
 	return nil
+}
+
+// DryRun makes the API server check objects as if they were created or updated. It returns the errors of all.
+func (c *Cluster) DryRun(ctx context.Context, objects ...*unstructured.Unstructured) error {
+	known := map[schema.GroupVersionKind]*meta.RESTMapping{}
+	var errs []error
+	for _, o := range objects {
+		if err := c.apply(ctx, o, known, []string{metav1.DryRunAll}); err != nil {
+			errs = append(errs, fmt.Errorf("check %s %s: %w", o.GetKind(), o.GetName(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// apply applies an object. It keeps the resource of each kind in known.
+func (c *Cluster) apply(ctx context.Context, o *unstructured.Unstructured, known map[schema.GroupVersionKind]*meta.RESTMapping, dryRun []string) error {
+	mapping := known[o.GroupVersionKind()]
+	if mapping == nil {
+		var err error
+		if mapping, err = c.mapping(ctx, o); err != nil {
+			return err
+		}
+		known[o.GroupVersionKind()] = mapping
+	}
+	client, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		return err
+	}
+	var target dynamic.ResourceInterface = client.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		if o.GetNamespace() == "" {
+			o.SetNamespace(metav1.NamespaceDefault)
+		}
+		target = client.Resource(mapping.Resource).Namespace(o.GetNamespace())
+	}
+	data, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	force := true
+	_, err = target.Patch(ctx, o.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: "berth-sandbox", Force: &force, DryRun: dryRun})
+	return err
 }
 
 // mapping finds the resource of an object. It retries, because the API server serves a new definition with a short

@@ -27,12 +27,15 @@ func chartArchive(bin string) string { return filepath.Join(bin, "berth-chart.tg
 // helmProgram returns the path of Helm.
 func helmProgram(bin string) string { return filepath.Join(bin, "helm") }
 
+// ChartArchive returns the chart as it is published.
+func (c *Cluster) ChartArchive() string { return chartArchive(c.state.Bin) }
+
 // renderedPath is the file with the chart as the nodes' own DaemonSets have it.
 func (c *Cluster) renderedPath() string { return filepath.Join(c.dir, "chart.yaml") }
 
-// machineValues returns the values that a sandbox needs, since its nodes are not machines of their own: the simulated hardware, which
+// MachineValues returns the values that a sandbox needs, since its nodes are not machines of their own: the simulated hardware, which
 // each node has at one path, and the cgroup below which the kubelet keeps its pods.
-func (c *Cluster) machineValues() map[string]any {
+func (c *Cluster) MachineValues() map[string]any {
 	hardware := c.hardwareDir()
 	program := func() map[string]any {
 		return map[string]any{
@@ -51,18 +54,19 @@ func (c *Cluster) machineValues() map[string]any {
 // renderedValues returns the values of the rendering: every right, so that tests can use each option, and no configuration, so that the
 // agent's arguments can name one.
 func (c *Cluster) renderedValues() map[string]any {
-	values := c.machineValues()
+	values := c.MachineValues()
 	values["rights"] = map[string]any{"dra": true, "nodeFeature": true, "taintUnhealthy": true}
 	values["configs"] = map[string]any{"default": nil}
 	values["mps"].(map[string]any)["enabled"] = true
 	return values
 }
 
-// helm runs Helm in the sandbox's own directories. It leaves nothing in those of the user.
-func (c *Cluster) helm(ctx context.Context, values map[string]any, args ...string) ([]byte, error) {
+// Helm runs Helm for the sandbox's API server, with values as its standard input (--values -). It leaves nothing in the user's own
+// directories. On failure the error has what Helm printed.
+func (c *Cluster) Helm(ctx context.Context, values map[string]any, args ...string) (string, error) {
 	text, err := yaml.Marshal(values)
 	if err != nil {
-		return nil, fmt.Errorf("write values: %w", err)
+		return "", fmt.Errorf("write values: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, helmProgram(c.state.Bin), args...)
 	home := filepath.Join(c.dir, "tmp", "helm")
@@ -71,18 +75,18 @@ func (c *Cluster) helm(ctx context.Context, values map[string]any, args ...strin
 	var out, failure bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &failure
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("helm %s: %w: %s", args[0], err, strings.TrimSpace(failure.String()))
+		return "", fmt.Errorf("helm %s: %w: %s", args[0], err, strings.TrimSpace(failure.String()))
 	}
-	return out.Bytes(), nil
+	return out.String(), nil
 }
 
 // renderChart renders the chart for the nodes' own DaemonSets.
 func (c *Cluster) renderChart(ctx context.Context) error {
-	text, err := c.helm(ctx, c.renderedValues(), "template", releaseName, chartArchive(c.state.Bin), "--namespace", agentNamespace, "--values", "-")
+	text, err := c.Helm(ctx, c.renderedValues(), "template", releaseName, c.ChartArchive(), "--namespace", agentNamespace, "--values", "-")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.renderedPath(), text, 0o644); err != nil {
+	if err := os.WriteFile(c.renderedPath(), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("write rendered chart: %w", err)
 	}
 	return nil
@@ -106,10 +110,10 @@ func (c *Cluster) Rendered() ([]*unstructured.Unstructured, error) {
 
 // installChart installs the chart with Helm, as users do, and waits until its pods are ready.
 func (c *Cluster) installChart(ctx context.Context, files []string) error {
-	args := []string{"install", releaseName, chartArchive(c.state.Bin), "--namespace", agentNamespace, "--create-namespace", "--values", "-"}
+	args := []string{"install", releaseName, c.ChartArchive(), "--namespace", agentNamespace, "--create-namespace", "--values", "-"}
 	for _, file := range files {
 		args = append(args, "--values", file)
 	}
-	_, err := c.helm(ctx, c.machineValues(), append(args, "--wait", "--timeout", "2m")...)
+	_, err := c.Helm(ctx, c.MachineValues(), append(args, "--wait", "--timeout", "2m")...)
 	return err
 }

@@ -47,7 +47,7 @@ type Options struct {
 	// RuntimeConfig are the API versions that the API server serves or not, as its flag has them:
 	// "scheduling.k8s.io/v1beta1": "true".
 	RuntimeConfig map[string]string
-	// NoAgent leaves berth-agent out although the nodes have hardware.
+	// NoAgent installs nothing of Berth although the nodes have hardware; they have its images, if these were made.
 	NoAgent bool
 	// Agent is how the nodes' agents differ from the chart's.
 	Agent AgentOptions

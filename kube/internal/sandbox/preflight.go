@@ -65,7 +65,7 @@ func checkBinaries(o Options) error {
 	if o.Helm {
 		want = append(want, shippedImage("", "berth-operator"))
 	}
-	if o.hasHardware() {
+	if o.wantsAgent() {
 		want = append(want, helmProgram(""), chartArchive(""))
 	}
 	if o.Hollow > 0 {

@@ -75,7 +75,7 @@ func TestSetsAreTheShippedOnes(t *testing.T) {
 // node's own cgroup, and a directory of the hook that nodes do not share.
 func TestMachineValues(t *testing.T) {
 	c := twoNodes(t, AgentOptions{})[0].c
-	text := asJSON(t, c.machineValues())
+	text := asJSON(t, c.MachineValues())
 	for _, want := range []string{`"--sim=` + c.hardwareDir(), `"--cgroup-root=/sandbox-1/$(NODE_NAME)"`, `"hookDir": "/var/lib/berth/bin"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the values lack %s: %s", want, text)

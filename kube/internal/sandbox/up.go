@@ -173,7 +173,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 		return err
 	}
 	p.step("%d node(s) Ready", len(c.Nodes()))
-	if o.hasHardware() && !o.Helm {
+	if o.wantsAgent() && !o.Helm {
 		if err := c.giveAgentsRights(ctx); err != nil {
 			return err
 		}
@@ -269,16 +269,15 @@ func (c *Cluster) makeImages(o Options) error {
 			return image.Make(WorkloadImage, image.Spec{Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}})
 		},
 	}
-	if o.wantsAgent() {
-		images["agent"] = func() (image.Named, error) {
-			img, err := image.Load(shippedImage(c.state.Bin, "berth-agent"))
-			return image.Named{Name: AgentImage, Image: img.Image}, err
+	for program, name := range map[string]string{"berth-agent": AgentImage, "berth-operator": OperatorImage} {
+		layout := shippedImage(c.state.Bin, program)
+		// Those that are needed were checked; the others are there for a test that installs Berth itself.
+		if !o.hasHardware() || !isDir(layout) {
+			continue
 		}
-	}
-	if o.Helm {
-		images["operator"] = func() (image.Named, error) {
-			img, err := image.Load(shippedImage(c.state.Bin, "berth-operator"))
-			return image.Named{Name: OperatorImage, Image: img.Image}, err
+		images[program] = func() (image.Named, error) {
+			img, err := image.Load(layout)
+			return image.Named{Name: name, Image: img.Image}, err
 		}
 	}
 	for file, get := range images {

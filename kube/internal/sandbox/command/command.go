@@ -100,7 +100,7 @@ func upCommand(dir *string) *cobra.Command {
 	f.StringToStringVar(&o.NodeProfiles, "node-profile", nil, "simulated hardware of one node in place of --profile, as node-1=h100x8 (repeatable)")
 	f.StringToStringVar(&o.RuntimeConfig, "runtime-config", nil, "API versions that kube-apiserver serves, as scheduling.k8s.io/v1beta1=true (repeatable)")
 	f.StringVar(&gates, "feature-gates", "", "feature gates of every component of Kubernetes, as A=true,B=false")
-	f.BoolVar(&o.NoAgent, "no-agent", false, "make the simulated hardware but start no berth-agent")
+	f.BoolVar(&o.NoAgent, "no-agent", false, "make the simulated hardware but install nothing of Berth")
 	f.BoolVar(&o.Helm, "helm", false, "install the chart with Helm, in place of an agent of its own on each node")
 	f.StringArrayVar(&o.HelmValues, "helm-values", nil, "further values file of the chart, with --helm (repeatable)")
 	f.StringArrayVar(&o.Agent.Args, "agent-arg", nil, "further argument of every berth-agent (repeatable)")
