@@ -155,6 +155,7 @@ func (s *sources) rooted() (evidence.Places, error) {
 		}
 		return nil
 	}
+	places.HostRoot = s.hostRoot
 	places.CDIDirs = slices.Clone(places.CDIDirs)
 	var dirs []*string
 	for i := range places.CDIDirs {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -54,7 +55,7 @@ func (c *collector) agent(ctx context.Context) {
 		}
 	}
 	// If no simulator was requested, the agent's hardware is the node's.
-	if c.places.Simulated == "" || sameDir(c.places.Simulated, state.Simulated) {
+	if c.places.Simulated == "" || sameDir(c.places.Simulated, filepath.Join(c.places.HostRoot, state.Simulated)) {
 		c.local.OfAgent, c.local.Snapshot = true, state.Inventory
 	}
 	c.simulated = state.Simulated

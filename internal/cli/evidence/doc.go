@@ -26,6 +26,8 @@ type Places struct {
 	ContainerdState string
 	// PodLogs has a directory per pod, usually /var/log/pods.
 	PodLogs string
+	// HostRoot is the node's root directory, beneath which its agent names paths; empty if it is this program's.
+	HostRoot string
 	// Proc is the host's /proc.
 	Proc string
 	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.

@@ -127,6 +127,12 @@ func TestOtherHardware(t *testing.T) {
 	if !same.OfAgent || same.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {
 		t.Error("the agent's own hardware is not taken for it")
 	}
+	// A path of the agent is one beneath the root directory of its node.
+	root, name := filepath.Split(agents.Dir())
+	beneath := evidence.Places{Agent: agent(t, &snapshot, "/"+name), HostRoot: root, Hardware: scanner(t, agents), Simulated: agents.Dir()}.Collect(t.Context())
+	if !beneath.OfAgent {
+		t.Error("the agent's hardware is not found beneath the root of its node")
+	}
 	// Without --sim, the agent's hardware is the node's, simulated or not.
 	node := evidence.Places{Agent: socket, Hardware: scanner(t, asked)}.Collect(t.Context())
 	if !node.OfAgent || node.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {

@@ -79,7 +79,11 @@ func (c *Cluster) startControlPlane(ctx context.Context, o Options, p *progress)
 	if err != nil {
 		return err
 	}
-	api, err := c.start(c.hyperkube("kube-apiserver", append(slices.Concat(o.gateFlags(), o.runtimeFlags()),
+	audit, err := c.auditFlags()
+	if err != nil {
+		return err
+	}
+	api, err := c.start(c.hyperkube("kube-apiserver", append(slices.Concat(o.gateFlags(), o.runtimeFlags(), audit),
 		"--etcd-servers="+etcdClients, "--etcd-cafile="+c.pkiPath("ca.crt"), "--etcd-certfile="+c.pkiPath("etcd.crt"),
 		"--etcd-keyfile="+c.pkiPath("etcd.key"),
 		"--bind-address="+serviceIP, "--secure-port=443",

@@ -40,7 +40,14 @@ type sharedCluster struct {
 }
 
 func TestMain(m *testing.M) {
+	began := time.Now()
 	code := m.Run()
+	if shared.cluster != nil && shared.err == nil {
+		if err := sharedDenials(shared.cluster, began); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	if shared.dir != "" {
 		if err := errors.Join(takeDown(shared.dir), os.RemoveAll(shared.dir)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -130,7 +137,11 @@ func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 		t.Fatal(err)
 	}
 	o.Dir, o.Bin, o.Progress = dir, binDir(t), os.Stderr
+	began := time.Now()
 	t.Cleanup(func() {
+		if c, err := sandbox.Open(dir); err == nil {
+			checkDenials(t, c, began)
+		}
 		if t.Failed() {
 			dumpLogs(t, dir)
 		}

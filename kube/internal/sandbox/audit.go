@@ -1,0 +1,97 @@
+package sandbox
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+// auditPolicy makes the API server record the requests of the release's accounts, and no others.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+- level: Metadata
+  userGroups: ["system:serviceaccounts:` + agentNamespace + `"]
+- level: None
+`
+
+func (c *Cluster) auditLog() string { return filepath.Join(c.dir, "logs", "audit.jsonl") }
+
+// auditFlags writes the policy and returns the flags of the API server.
+func (c *Cluster) auditFlags() ([]string, error) {
+	policy := filepath.Join(c.dir, "audit-policy.yaml")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
+		return nil, fmt.Errorf("write audit policy: %w", err)
+	}
+	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog(), "--audit-log-format=json", "--audit-log-mode=blocking"}, nil
+}
+
+// Denial is a request that the API server refused to an account of the release, by RBAC or by a policy.
+type Denial struct {
+	Time time.Time
+	// Account is the user's name, and Program what its User-Agent says.
+	Account, Program string
+	// What is the verb with the path of the request.
+	What string
+	// Why is the API server's message.
+	Why string
+}
+
+// String returns the denial on one line.
+func (d Denial) String() string {
+	return fmt.Sprintf("%s %s (%s): %s: %s", d.Time.Format(time.TimeOnly), d.Account, d.Program, d.What, d.Why)
+}
+
+// Denials returns what the API server refused since a time to the accounts of the release.
+func (c *Cluster) Denials(since time.Time) ([]Denial, error) {
+	f, err := os.Open(c.auditLog())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // no account made a request
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read audit log: %w", err)
+	}
+	defer f.Close()
+	var denials []Denial
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var event auditv1.Event
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return nil, fmt.Errorf("read audit log: %w", err)
+		}
+		if event.ResponseStatus == nil || event.ResponseStatus.Code != http.StatusForbidden || event.StageTimestamp.Time.Before(since) {
+			continue
+		}
+		denials = append(denials, Denial{Time: event.StageTimestamp.Time, Account: event.User.Username, Program: event.UserAgent,
+			What: event.Verb + " " + event.RequestURI, Why: event.ResponseStatus.Message})
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read audit log: %w", err)
+	}
+	return denials, nil
+}
+
+// Requests returns how many requests the accounts of the release have made.
+func (c *Cluster) Requests() (int, error) {
+	data, err := os.ReadFile(c.auditLog())
+	if err != nil {
+		return 0, fmt.Errorf("read audit log: %w", err)
+	}
+	count := 0
+	for _, b := range data {
+		if b == '\n' {
+			count++
+		}
+	}
+	return count, nil
+}
