@@ -105,13 +105,50 @@ if [ "${1:-}" = images ]; then
 	exit 0
 fi
 
-# package_chart FILE [arguments of helm package]: packages the chart.
+# package_chart DIR VERSION APP-VERSION REGISTRY: packages the chart into DIR/berth-VERSION.tgz, with the images of a version in a registry.
+# The same chart gives the same bytes: Helm writes the present time, so its archive is made again.
 package_chart() {
-	local file=$1 out
-	shift
-	out=$("$BIN/helm" package charts/berth --destination "$work" "$@") || fail "the chart cannot be packaged: $out"
-	mv "$work"/berth-*.tgz "$file"
+	# Helm stays on the machine that builds it.
+	local dir=$1 version=$2 app=$3 registry=$4 out trimpath=
+	build kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'
+	local at=$work/chart
+	mkdir -p "$at/packed" "$dir"
+	cp -R charts/berth "$at/source"
+	sed -i "s|^  registry: berth.dev\$|  registry: $registry|" "$at/source/values.yaml"
+	out=$("$BIN/helm" package "$at/source" --destination "$at" --version "$version" --app-version "$app" 2>&1) || fail "the chart cannot be packaged: $out"
+	tar --extract --file="$at/berth-$version.tgz" --directory="$at/packed"
+	tar --create --sort=name --mtime="@$(git log -1 --format=%ct 2>/dev/null || echo 0)" --owner=0 --group=0 --numeric-owner --directory="$at/packed" berth |
+		gzip --no-name >"$dir/berth-$version.tgz"
 }
+
+# The chart's version has to be a semantic version.
+semantic() {
+	local version=${1#v}
+	case $version in
+	[0-9]*.[0-9]*.[0-9]*) echo "$version" ;;
+	*) echo "0.0.0-$version" ;;
+	esac
+}
+
+# "chart DIR VERSION REGISTRY": the chart and install.yaml of a version.
+if [ "${1:-}" = chart ]; then
+	chart=$(semantic "$3")
+	package_chart "$2" "$chart" "$3" "$4"
+	{
+		cat <<-EOF
+			# Berth $3 without Helm: kubectl apply --server-side -f install.yaml
+			apiVersion: v1
+			kind: Namespace
+			metadata:
+			  name: berth-system
+			  labels:
+			    # The agent is the only privileged program of Berth.
+			    pod-security.kubernetes.io/enforce: privileged
+		EOF
+		"$BIN/helm" template berth "$2/berth-$chart.tgz" --namespace berth-system
+	} >"$2/install.yaml"
+	exit 0
+fi
 
 build . berth ./cmd/berth -ldflags="$stamp"
 build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
@@ -133,8 +170,7 @@ version=k8s.io/component-base/version
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
-build kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'
-package_chart "$BIN/berth-chart.tgz"
+package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.
 CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What is published of a version, into DIST (by default dist/): the command line, the images with their bills of materials and their
-# digests, and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in the images' names.
+# digests, the chart, install.yaml (the same without Helm), and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in the images' names.
 source "$(dirname "$0")/lib.sh"
 DIST=${DIST:-$PWD/dist}
 changed=$(git status --porcelain) || fail "not a Git tree: a release names the commit that it is made of"
@@ -19,6 +19,9 @@ for tarball in "$BIN"/images/*.tar; do
 	cp "$tarball" "$work/$name-image-$version-$platform.tar"
 	cp "$BIN/images/$name.cdx.json" "$work/$name-image-$version-$platform.cdx.json"
 done
+hack/build.sh chart "$work/chart" "$version" "${REGISTRY:-berth.dev}"
+mv "$work"/chart/* "$work"
+rmdir "$work/chart"
 (cd "$work" && sha256sum -- * >SHA256SUMS)
 mkdir -p "$DIST"
 rm -rf "${DIST:?}/$version"

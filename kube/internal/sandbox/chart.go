@@ -22,7 +22,7 @@ const (
 )
 
 // chartArchive returns the chart as it is published, below the directory of the programs.
-func chartArchive(bin string) string { return filepath.Join(bin, "berth-chart.tgz") }
+func chartArchive(bin string) string { return filepath.Join(bin, "chart", "berth-0.0.0-dev.tgz") }
 
 // helmProgram returns the path of Helm.
 func helmProgram(bin string) string { return filepath.Join(bin, "helm") }
