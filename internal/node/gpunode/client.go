@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/api/crds"
@@ -20,10 +19,6 @@ import (
 
 // FieldManager is the agent's name in the objects' managed fields.
 const FieldManager = "berth-agent"
-
-// schemaVersion is the annotation that orders versions of the definition: an older agent does not change a newer
-// definition.
-const schemaVersion = v1alpha1.Group + "/schema-version"
 
 // List reads all GPUNodes, in the order of their names.
 func List(ctx context.Context, client dynamic.Interface) ([]v1alpha1.GPUNode, error) {
@@ -101,13 +96,7 @@ func EnsureDefinition(ctx context.Context, client dynamic.Interface, log *slog.L
 }
 
 // version is the schema version of a definition; 0 for one that carries none.
-func version(object *unstructured.Unstructured) int {
-	n, err := strconv.Atoi(object.GetAnnotations()[schemaVersion])
-	if err != nil {
-		return 0
-	}
-	return n
-}
+func version(object *unstructured.Unstructured) int { return crds.Version(object.GetAnnotations()) }
 
 // ErrNotPermitted marks errors that an administrator has to fix.
 var ErrNotPermitted = errors.New("the service account may not do this")
