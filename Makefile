@@ -40,7 +40,7 @@ soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; pr
 bench: ## Go benchmarks with the figures of docs/performance.md; RUN=pairs: only the calls in pairs, beside their bars
 	@hack/bench.sh
 
-build: ## berth, berth-agent, berth-cdi-hook and the driver of simulated machines into bin/
+build: ## berth, berth-agent, berth-operator, berth-cdi-hook and the driver of simulated machines into bin/
 	@hack/build.sh
 
 sandbox-build: ## build, and the sandbox with its Kubernetes and containerd

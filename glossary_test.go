@@ -11,11 +11,14 @@ import (
 
 // plainPackages use none of the words that docs/glossary.md replaces. Other packages join the list when they are clean.
 var plainPackages = []string{
+	"api/crds",
 	"api/v1alpha1",
 	"cmd/berth",
 	"cmd/berth-agent",
 	"cmd/berth-cdi-hook",
+	"cmd/berth-operator",
 	"hack",
+	"hack/classgen",
 	"hack/clidocs",
 	"hack/images",
 	"hack/images/command",
@@ -34,6 +37,9 @@ var plainPackages = []string{
 	"internal/cli/term",
 	"internal/cli/usage",
 	"internal/cli/version",
+	"internal/cluster/operator",
+	"internal/cluster/operator/command",
+	"internal/cluster/operator/definitions",
 	"internal/core",
 	"internal/core/gpu",
 	"internal/core/health",

@@ -152,6 +152,7 @@ fi
 
 build . berth ./cmd/berth -ldflags="$stamp"
 build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
+build . berth-operator ./cmd/berth-operator -ldflags="$stamp"
 build_driver
 # Static, since it runs on hosts with an older C library; not without cgo, since the
 # toolkit's hooks reach go-nvml through its configuration package.

@@ -1,4 +1,4 @@
-// Command clidocs writes docs/cli from the commands of berth and berth-agent: one page per command and an index.
+// Command clidocs writes docs/cli from the commands of berth, berth-agent and berth-operator: one page per command and an index.
 //
 // It must not be imported; go generate runs it, in its own directory.
 package main

@@ -46,6 +46,8 @@ func All() []Program {
 		{Name: "berth", User: nonRoot, Description: "Berth's command line: which pod holds which GPU, and why",
 			Files: map[string]string{"/berth": "berth"}},
 		Agent(),
+		{Name: "berth-operator", User: nonRoot, Description: "Berth's operator: keeps what Berth needs in a cluster",
+			Files: map[string]string{"/berth-operator": "berth-operator"}},
 	}
 }
 

@@ -16,8 +16,8 @@ type Values struct {
 	Host Host `json:"host,omitzero"`
 	// Agent is the agent's DaemonSet.
 	Agent Agent `json:"agent,omitzero"`
-	// Configs are the configurations of the agents, by name (docs/configuration.md). A node's label berth.dev/config chooses one; without it
-	// the node has the one named default. A change reaches the agents at once and restarts none.
+	// Configs are the configurations of the agents, by name (docs/configuration.md). A node's label berth.dev/config chooses one; without
+	// it the node has the one named default. A change reaches the agents at once and restarts none.
 	Configs map[string]v1alpha1.AgentConfig `json:"configs,omitempty"`
 	// Rights are rights of the agent that only an option of its configuration needs.
 	Rights Rights `json:"rights,omitzero"`

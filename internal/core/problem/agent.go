@@ -22,9 +22,9 @@ func agentProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
-			Code: "GPUNODE_DEFINITION", Severity: Error, Area: AreaAgent, Title: "the CustomResourceDefinition of GPUNode cannot be installed",
-			Meaning: "The API server does not have the resource GPUNode, so the node's GPUs are not shown.",
-			Fix:     "The operator of the chart applies it: see its log (kubectl -n berth-system logs deployment/berth-operator). Without the operator: kubectl apply -f api/crds, or give the agent the permission to create CustomResourceDefinitions.",
+			Code: "GPUNODE_DEFINITION", Severity: Error, Area: AreaAgent, Title: "the CustomResourceDefinition of GPUNode is missing or old",
+			Meaning: "The API server does not have the resource GPUNode, so the node's GPUs are not shown; or it has an earlier version, and drops what this agent adds.",
+			Fix:     "The operator of the chart applies it: see its log (kubectl -n berth-system logs deployment/berth-operator). Without the operator: kubectl apply --server-side -f api/crds. The agent looks again by itself.",
 			Seen:    "the agent's log and /debug/state",
 		},
 		{

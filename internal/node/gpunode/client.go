@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"strconv"
 
 	"github.com/berth-gpu/berth/api/crds"
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -20,10 +18,6 @@ import (
 
 // FieldManager is the agent's name in the objects' managed fields.
 const FieldManager = "berth-agent"
-
-// schemaVersion is the annotation that orders versions of the definition: an older agent does not change a newer
-// definition.
-const schemaVersion = v1alpha1.Group + "/schema-version"
 
 // List reads all GPUNodes, in the order of their names.
 func List(ctx context.Context, client dynamic.Interface) ([]v1alpha1.GPUNode, error) {
@@ -67,55 +61,33 @@ func encode(node *v1alpha1.GPUNode) (*unstructured.Unstructured, error) {
 	return object, nil
 }
 
-// EnsureDefinition creates the definition of gpunodes.berth.dev, or updates one of an earlier version. It keeps a newer
-// one. Without the permission it returns an error; the agent continues, but publishes no GPUNode until the file
-// api/crds/berth.dev_gpunodes.yaml is applied.
-func EnsureDefinition(ctx context.Context, client dynamic.Interface, log *slog.Logger) error {
+// CheckDefinition returns an error while the API server has no definition of gpunodes.berth.dev, or an earlier version of it, which drops
+// fields that this agent writes. The operator applies the definition. Without the permission to read it, it returns [ErrNotPermitted].
+func CheckDefinition(ctx context.Context, client dynamic.Interface) error {
 	wanted := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(crds.GPUNodes(), &wanted.Object); err != nil {
 		return fmt.Errorf("read the embedded definition: %w", err)
 	}
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
-		Resource: "customresourcedefinitions"})
-	current, err := definitions.Get(ctx, wanted.GetName(), metav1.GetOptions{})
+	const name = "gpunodes.berth.dev"
+	current, err := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		_, err = definitions.Create(ctx, wanted, metav1.CreateOptions{FieldManager: FieldManager})
-		if err == nil || apierrors.IsAlreadyExists(err) {
-			log.Info("Created definition of gpunodes.berth.dev")
-			return nil
-		}
-		return definitionError("create", err)
+		return fmt.Errorf("there is no definition of %s: the operator applies it (kubectl logs deployment/berth-operator); "+
+			"without the operator: kubectl apply --server-side -f api/crds", name)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("read definition of %s: %w: %w; fix: allow get on customresourcedefinitions, as the chart does", name, ErrNotPermitted, err)
 	case err != nil:
-		return definitionError("read", err)
-	case version(current) >= version(wanted):
-		return nil
+		return fmt.Errorf("read definition of %s: %w", name, err)
+	case version(current) < version(wanted):
+		return fmt.Errorf("the definition of %s has schema version %d, and this agent writes version %d: the API server drops what is new; "+
+			"upgrade the operator, which applies the definition", name, version(current), version(wanted))
 	}
-	wanted.SetResourceVersion(current.GetResourceVersion())
-	_, err = definitions.Update(ctx, wanted, metav1.UpdateOptions{FieldManager: FieldManager})
-	if err == nil || apierrors.IsConflict(err) { // another agent was faster
-		log.Info("Updated definition of gpunodes.berth.dev", "from", version(current), "to", version(wanted))
-		return nil
-	}
-	return definitionError("update", err)
+	return nil
 }
 
 // version is the schema version of a definition; 0 for one that carries none.
-func version(object *unstructured.Unstructured) int {
-	n, err := strconv.Atoi(object.GetAnnotations()[schemaVersion])
-	if err != nil {
-		return 0
-	}
-	return n
-}
+func version(object *unstructured.Unstructured) int { return crds.Version(object.GetAnnotations()) }
 
 // ErrNotPermitted marks errors that an administrator has to fix.
 var ErrNotPermitted = errors.New("the service account may not do this")
-
-func definitionError(verb string, err error) error {
-	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%s definition of gpunodes.berth.dev: %w: %w; fix: kubectl apply -f api/crds/berth.dev_gpunodes.yaml, or allow it on customresourcedefinitions",
-			verb, ErrNotPermitted, err)
-	}
-	return fmt.Errorf("%s definition of gpunodes.berth.dev: %w", verb, err)
-}

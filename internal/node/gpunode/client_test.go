@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,8 +49,7 @@ func status(code int, reason string) map[string]any {
 
 const (
 	nodePath = "/apis/berth.dev/v1alpha1/gpunodes/node-0"
-	crdsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	crdPath  = crdsPath + "/gpunodes.berth.dev"
+	crdPath  = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.berth.dev"
 )
 
 func TestObjectApplies(t *testing.T) {
@@ -94,7 +93,8 @@ func TestObjectApplies(t *testing.T) {
 	}
 }
 
-func TestEnsureDefinition(t *testing.T) {
+// TestCheckDefinition checks what the agent says of the definition, and that it only reads it.
+func TestCheckDefinition(t *testing.T) {
 	versioned := func(version string) map[string]any {
 		return map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{
 			"name": "gpunodes.berth.dev", "resourceVersion": "5", "annotations": map[string]any{"berth.dev/schema-version": version},
@@ -102,29 +102,32 @@ func TestEnsureDefinition(t *testing.T) {
 	}
 	tests := map[string]struct {
 		answers map[string]any
-		want    []string
-		err     error
+		// want is a part of the error; empty for none.
+		want string
+		err  error
 	}{
-		"absent":    {map[string]any{"POST " + crdsPath: versioned("4")}, []string{"GET", "POST"}, nil},
-		"same":      {map[string]any{"GET " + crdPath: versioned("4")}, []string{"GET"}, nil},
-		"newer":     {map[string]any{"GET " + crdPath: versioned("5")}, []string{"GET"}, nil},
-		"older":     {map[string]any{"GET " + crdPath: versioned("3"), "PUT " + crdPath: versioned("4")}, []string{"GET", "PUT"}, nil},
-		"raced":     {map[string]any{"POST " + crdsPath: status(409, "AlreadyExists")}, []string{"GET", "POST"}, nil},
-		"forbidden": {map[string]any{"GET " + crdPath: status(403, "Forbidden")}, []string{"GET"}, ErrNotPermitted},
+		"absent":    {answers: map[string]any{}, want: "there is no definition of gpunodes.berth.dev: the operator applies it"},
+		"same":      {answers: map[string]any{"GET " + crdPath: versioned("4")}},
+		"newer":     {answers: map[string]any{"GET " + crdPath: versioned("5")}},
+		"older":     {answers: map[string]any{"GET " + crdPath: versioned("3")}, want: "has schema version 3, and this agent writes version 4"},
+		"unmarked":  {answers: map[string]any{"GET " + crdPath: versioned("")}, want: "has schema version 0"},
+		"forbidden": {answers: map[string]any{"GET " + crdPath: status(403, "Forbidden")}, want: "allow get on customresourcedefinitions", err: ErrNotPermitted},
+		"away":      {answers: map[string]any{"GET " + crdPath: status(503, "ServiceUnavailable")}, want: "read definition of gpunodes.berth.dev"},
 	}
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
 			api, requests, _ := server(t, test.answers)
-			err := EnsureDefinition(t.Context(), api, slog.New(slog.DiscardHandler))
-			if !errors.Is(err, test.err) {
+			err := CheckDefinition(t.Context(), api)
+			if test.err != nil && !errors.Is(err, test.err) {
 				t.Errorf("error %v, want %v", err, test.err)
 			}
-			var methods []string
-			for _, r := range *requests {
-				methods = append(methods, r.Method)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q", err, test.want)
 			}
-			if diff := cmp.Diff(test.want, methods); diff != "" {
-				t.Errorf("requests (-want +got):\n%s", diff)
+			for _, r := range *requests {
+				if r.Method != http.MethodGet {
+					t.Errorf("the agent sent %s %s", r.Method, r.Path)
+				}
 			}
 		})
 	}

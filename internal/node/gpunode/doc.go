@@ -8,7 +8,5 @@
 // # Access
 //
 // The agent needs, on the cluster: get, create and patch on gpunodes.berth.dev, and delete for "berth-agent uninstall";
-// get on nodes (for the owner reference); get on customresourcedefinitions; and, only if it should install the
-// definition itself, which the chart does not allow, create and update on those. A GPUNode names the pods of
-// all tenants that hold its GPUs: grant get, list and watch on gpunodes only to users who may see them.
+// get on nodes (for the owner reference); get on customresourcedefinitions. A GPUNode names the pods of all tenants that hold its GPUs: grant get, list and watch on gpunodes only to users who may see them.
 package gpunode

@@ -127,8 +127,8 @@ func more(before, after map[string]bool) []string {
 	return added
 }
 
-// testInstallRefused checks that Helm makes nothing of what it refuses: wrong values, and a namespace that does not admit the agent. There it
-// prints the command that helps.
+// testInstallRefused checks that Helm makes nothing of what it refuses: wrong values, and a namespace that does not admit the agent.
+// There it prints the command that helps.
 func testInstallRefused(t *testing.T, i *installed, before map[string]bool) {
 	ctx := timeout(t, 2*time.Minute)
 	files, err := filepath.Glob(repository("charts", "testdata", "wrong", "*.yaml"))
@@ -453,8 +453,8 @@ func testNewerDefinitions(t *testing.T, i *installed) {
 	set(version)
 }
 
-// testUninstall removes the release under a running GPU pod: the pod runs on, and of Berth there is left what has to be, the definitions with
-// their objects and the classes.
+// testUninstall removes the release under a running GPU pod: the pod runs on, and of Berth there is left what has to be, the definitions
+// with their objects and the classes.
 func testUninstall(t *testing.T, i *installed, before map[string]bool) {
 	ctx := timeout(t, time.Minute)
 	if _, err := i.Helm(ctx, nil, "uninstall", "berth", "--namespace", agentNamespace, "--wait"); err != nil {

@@ -28,7 +28,8 @@ const (
 	restrictedNamespace = "restricted"
 )
 
-// prepareRenderings makes what the renderings need beside Berth: namespaces, and the definitions of the Prometheus operator, without a schema.
+// prepareRenderings makes what the renderings need beside Berth: namespaces, and the definitions of the Prometheus operator, without a
+// schema.
 func prepareRenderings(t *testing.T, c *sandbox.Cluster) {
 	t.Helper()
 	ctx := timeout(t, 30*time.Second)
@@ -72,8 +73,8 @@ func decode(t *testing.T, text string) []*unstructured.Unstructured {
 	}
 }
 
-// testRenderings sends what the chart renders of each values file to the API server, which checks it and keeps nothing. The pods of all but the
-// agent and the MPS supervisor have to be admitted by the Pod Security level restricted.
+// testRenderings sends what the chart renders of each values file to the API server, which checks it and keeps nothing. The pods of all but
+// the agent and the MPS supervisor have to be admitted by the Pod Security level restricted.
 func testRenderings(t *testing.T, i *installed) {
 	files, err := filepath.Glob(repository("charts", "testdata", "golden", "*.values.yaml"))
 	if err != nil || len(files) < 12 {

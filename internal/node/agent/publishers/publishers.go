@@ -82,16 +82,16 @@ func (w *Workers) Run(ctx context.Context) error {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.migState.Run, w.gpuNode.Run, w.ensureDefinition} {
+	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.migState.Run, w.gpuNode.Run, w.checkDefinition} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()
 }
 
-// ensureDefinition installs the definition of GPUNode until it is there, or until the agent lacks the permission.
-func (w *Workers) ensureDefinition(ctx context.Context) error {
+// checkDefinition reports that the definition of GPUNode is missing or old until it is there, or until the agent lacks the permission.
+func (w *Workers) checkDefinition(ctx context.Context) error {
 	return w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
-		err := gpunode.EnsureDefinition(ctx, w.deps.Client, w.deps.Log)
+		err := gpunode.CheckDefinition(ctx, w.deps.Client)
 		w.deps.Report("definition", "GPUNODE_DEFINITION", err)
 		return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
 	})

@@ -1,0 +1,164 @@
+package definitions
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+// defaultedSpec returns the spec of an object as the API server would return it: with the defaults, and without fields that the version of
+// the API that Berth was built with does not have. So a default that a newer API server adds is no difference.
+func defaultedSpec(object *unstructured.Unstructured) (any, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{apiextensions.AddToScheme, resourceapi.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	typed, err := scheme.New(object.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	text, err := object.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, typed); err != nil {
+		return nil, err
+	}
+	scheme.Default(typed)
+	if text, err = json.Marshal(typed); err != nil {
+		return nil, err
+	}
+	var plain struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := json.Unmarshal(text, &plain); err != nil {
+		return nil, err
+	}
+	return plain.Spec, nil
+}
+
+// differences returns the paths of the fields of the live object that differ from the wanted one, sorted. Labels and annotations that
+// others add are no difference.
+func differences(live *unstructured.Unstructured, w wanted) ([]string, error) {
+	spec, err := defaultedSpec(live)
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", live.GetKind(), live.GetName(), err)
+	}
+	paths := differing("spec", spec, w.spec)
+	for _, part := range []struct {
+		path       string
+		live, want map[string]string
+	}{
+		{"metadata.annotations", live.GetAnnotations(), w.object.GetAnnotations()},
+		{"metadata.labels", live.GetLabels(), w.object.GetLabels()},
+	} {
+		for key, value := range part.want {
+			if got, ok := part.live[key]; !ok || got != value {
+				paths = append(paths, part.path+"["+key+"]")
+			}
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+// differing returns the paths at which two values of JSON differ.
+func differing(path string, live, want any) []string {
+	switch want := want.(type) {
+	case map[string]any:
+		live, ok := live.(map[string]any)
+		if !ok {
+			break
+		}
+		var paths []string
+		for _, key := range slices.Sorted(maps.Keys(merge(live, want))) {
+			paths = append(paths, differing(path+"."+key, live[key], want[key])...)
+		}
+		return paths
+	case []any:
+		live, ok := live.([]any)
+		if !ok || len(live) != len(want) {
+			break
+		}
+		var paths []string
+		for i := range want {
+			paths = append(paths, differing(fmt.Sprintf("%s[%d]", path, i), live[i], want[i])...)
+		}
+		return paths
+	}
+	if reflect.DeepEqual(live, want) {
+		return nil
+	}
+	return []string{path}
+}
+
+func merge(a, b map[string]any) map[string]any {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// mostPaths is how many fields a message lists; an Event has 1024 characters.
+const mostPaths = 3
+
+// list joins paths for a message.
+func list(paths []string) string {
+	if len(paths) > mostPaths {
+		return fmt.Sprintf("%s and %d more", strings.Join(paths[:mostPaths], ", "), len(paths)-mostPaths)
+	}
+	return strings.Join(paths, ", ")
+}
+
+// lastWriter returns the field manager that changed an object last, after the operator and without its status; "" for none. One that has
+// only removed fields is not known.
+func lastWriter(live *unstructured.Unstructured) string {
+	var own, last *metav1.ManagedFieldsEntry
+	for _, entry := range live.GetManagedFields() {
+		switch {
+		case entry.Subresource != "" || entry.Time == nil:
+		case entry.Manager == FieldManager:
+			own = later(own, &entry)
+		default:
+			last = later(last, &entry)
+		}
+	}
+	if last == nil || own != nil && last.Time.Before(own.Time) {
+		return ""
+	}
+	return last.Manager
+}
+
+func later(a, b *metav1.ManagedFieldsEntry) *metav1.ManagedFieldsEntry {
+	if a == nil || a.Time.Before(b.Time) {
+		return b
+	}
+	return a
+}
+
+// ours tells whether Berth made a DeviceClass: it carries Berth's label, or one of Berth's programs owns fields of it.
+func ours(live *unstructured.Unstructured) bool {
+	return live.GetLabels()[partOf] == partOfBerth || writtenBy(live, FieldManager, "berth-sandbox")
+}
+
+// writtenBy tells whether one of the field managers owns fields of an object.
+func writtenBy(live *unstructured.Unstructured, managers ...string) bool {
+	return slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return slices.Contains(managers, entry.Manager)
+	})
+}
+
+// ofSpec returns the paths that are in the spec.
+func ofSpec(paths []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return !strings.HasPrefix(path, "spec") })
+}

@@ -1,0 +1,132 @@
+// Package operator makes the manager of Berth's controllers and runs it.
+//
+// It guarantees that of several replicas one acts (the Lease berth-operator in the operator's namespace), that the Lease is free at once after an
+// orderly end, and that nothing is written to a cluster whose definitions are of a newer Berth. The caches have only what a concern
+// names: a read of anything else from a cache fails. The package holds no state; what it knows is in the API server.
+//
+// Each concern is a package of its own below this one, and a row in [concerns]. It must not import internal/node, internal/hardware or
+// internal/cli; only its command and tests import it.
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
+)
+
+// Name is the name of the operator: of its Lease, and of the reporting controller of its Events.
+const Name = "berth-operator"
+
+// Deps are what the operator works with.
+type Deps struct {
+	// API is the API server and the operator's credentials.
+	API *rest.Config
+	// Namespace has the Lease.
+	Namespace string
+	// LeaderElect makes the operator wait until it holds the Lease.
+	LeaderElect bool
+	// ProbeListen and MetricsListen are the addresses of /healthz and /readyz, and of /metrics; "" means none.
+	ProbeListen, MetricsListen string
+	Clock                      clock.Clock
+	Log                        *slog.Logger
+}
+
+// Run runs the controllers until the context ends. It returns a [definitions.NewerError] before it has written anything when the
+// cluster has a definition of a newer Berth, and when it gets one later.
+func Run(ctx context.Context, deps Deps) error {
+	direct, err := client.New(deps.API, client.Options{})
+	if err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	resources, err := discovery.NewDiscoveryClientForConfig(deps.API)
+	if err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	if err := definitions.Check(ctx, direct); err != nil {
+		return err
+	}
+	m, err := newManager(deps)
+	if err != nil {
+		return fmt.Errorf("make the manager: %w", err)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	shared := shared{client: direct, resources: resources, clock: deps.Clock, log: deps.Log, stop: stop}
+	for _, c := range concerns() {
+		if err := c.add(m, shared); err != nil {
+			return fmt.Errorf("add %s: %w", c.name, err)
+		}
+	}
+	if err := addChecks(m); err != nil {
+		return fmt.Errorf("make the manager: %w", err)
+	}
+	err = m.Start(ctx)
+	// A controller that stopped the operator says why; the end of the caller's context is none of them.
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+func newManager(deps Deps) (manager.Manager, error) {
+	cached := map[client.Object]cache.ByObject{}
+	for _, c := range concerns() {
+		for object, selected := range c.cached() {
+			cached[object] = selected
+		}
+	}
+	const none = "0"
+	named := true
+	return manager.New(deps.API, manager.Options{
+		Logger:                        logr.FromSlogHandler(deps.Log.Handler()),
+		Cache:                         cache.Options{ByObject: cached, ReaderFailOnMissingInformer: true},
+		LeaderElection:                deps.LeaderElect,
+		LeaderElectionID:              Name,
+		LeaderElectionNamespace:       deps.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress:        cmp.Or(deps.ProbeListen, none),
+		Metrics:                       server.Options{BindAddress: cmp.Or(deps.MetricsListen, none)},
+		// controller-runtime compares names within the process, where a test may run several operators.
+		Controller: config.Controller{SkipNameValidation: &named},
+	})
+}
+
+// syncPatience is how long a readiness probe waits for the caches.
+const syncPatience = 100 * time.Millisecond
+
+// addChecks adds /healthz, which says that the process serves, and /readyz: the operator waits for the Lease, or its caches are synced.
+func addChecks(m manager.Manager) error {
+	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	return m.AddReadyzCheck("caches", func(request *http.Request) error {
+		select {
+		case <-m.Elected():
+		default:
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(request.Context(), syncPatience)
+		defer cancel()
+		if !m.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the caches are not synced: the API server is away, or refuses a list or watch (see the log)")
+		}
+		return nil
+	})
+}
