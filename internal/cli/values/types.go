@@ -9,7 +9,7 @@ import (
 // Values are the values of the Helm chart. Each field has its default in charts/berth/values.yaml.
 type Values struct {
 	// Global are values that a chart which contains this one gives to all its charts. Nothing here reads them.
-	Global map[string]any `json:"global,omitempty" jsonschema:"-"`
+	Global map[string]any `json:"global,omitempty"`
 	// Image says where the images are.
 	Image Images `json:"image,omitzero"`
 	// Host are the directories of the nodes.

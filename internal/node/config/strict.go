@@ -32,7 +32,9 @@ type decoder struct {
 	// hints are fixes for unknown keys, by path.
 	hints map[string]string
 	// root is the type of the whole file.
-	root     reflect.Type
+	root reflect.Type
+	// nullKeys allows a key of a map without a value: in a values file of Helm it removes the key.
+	nullKeys bool
 	problems []Problem
 	filed    map[Problem]bool
 	notes    []string
@@ -45,6 +47,16 @@ type reader interface {
 
 func newDecoder(file string) *decoder {
 	return &decoder{file: file, lines: map[string]int{}, origins: map[string]string{}, filed: map[Problem]bool{}}
+}
+
+// DecodeValues reads a values file of Helm into the struct that into points to, by its json tags. Unknown and double keys and wrong types
+// are problems with their lines, and an unknown key has the nearest known one. A key without a value removes the default, and is no
+// problem. The result has the line of each key, by its path.
+func DecodeValues(file string, data []byte, into any) (map[string]int, error) {
+	d := newDecoder(file)
+	d.nullKeys = true
+	d.decode(d.parse(data), into, nil)
+	return d.lines, d.err()
 }
 
 // parse reads one YAML (or JSON) document. It returns nil for an empty file or one with a problem.
@@ -203,7 +215,7 @@ func walkKeys(t reflect.Type, path string, visit func(parent, name string)) {
 func collectFields(value reflect.Value, fields map[string]reflect.Value, known *[]string) {
 	for i := range value.NumField() {
 		tag, options, _ := strings.Cut(value.Type().Field(i).Tag.Get("json"), ",")
-		if tag == "" && strings.Contains(options, "inline") {
+		if tag == "" && (value.Type().Field(i).Anonymous || strings.Contains(options, "inline")) {
 			collectFields(value.Field(i), fields, known)
 			continue
 		}
@@ -252,14 +264,17 @@ func (d *decoder) fillMap(node *yaml.Node, into reflect.Value, field string) {
 	entries := reflect.MakeMap(into.Type())
 	d.eachKey(node, func(key, value *yaml.Node) {
 		path := at(key.Value)
-		if value.Tag == "!!null" {
+		switch {
+		case value.Tag == "!!null" && d.nullKeys:
+			return
+		case value.Tag == "!!null":
 			d.add(key.Line, path, "this key has no value", "fill it in, or remove it")
 			return
 		}
 		entry := reflect.New(into.Type().Elem()).Elem()
 		d.fill(value, entry, path)
 		d.lines[path] = key.Line
-		entries.SetMapIndex(reflect.ValueOf(key.Value), entry)
+		entries.SetMapIndex(reflect.ValueOf(key.Value).Convert(into.Type().Key()), entry)
 	}, at)
 	into.Set(entries)
 }

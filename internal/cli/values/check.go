@@ -1,0 +1,353 @@
+package values
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/config"
+)
+
+// File is a values file.
+type File struct {
+	Name string
+	Data []byte
+}
+
+// checker collects problems of values files.
+type checker struct {
+	files []File
+	// lines are the lines of the keys of each file, by path.
+	lines    []map[string]int
+	merged   map[string]any
+	problems []v1alpha1.ValuesProblem
+}
+
+// Check returns what is wrong with values files, which Helm merges in their order, in a release of the namespace. Problems of a file come in
+// the order of its lines, and before those of all files together.
+func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
+	c := &checker{files: files, merged: map[string]any{}}
+	for _, file := range files {
+		c.read(file)
+	}
+	if len(c.problems) > 0 {
+		return c.problems
+	}
+	values := &Values{}
+	text, err := yaml.Marshal(c.merged)
+	if err == nil {
+		_, err = config.DecodeValues("values", text, values)
+	}
+	if err != nil {
+		c.add("", err.Error(), "")
+		return c.problems
+	}
+	c.configs(values, namespace)
+	c.images(values)
+	c.host(values)
+	c.pod("agent", &values.Agent.Pod, values.Agent.ExtraArgs, agentFlags())
+	c.pod("mps", &values.MPS.Pod, values.MPS.ExtraArgs, []string{"--host-root"})
+	c.pod("operator", &values.Operator.Pod, nil, nil)
+	c.mounts(values)
+	c.network(values)
+	return c.problems
+}
+
+// read checks a file alone, and merges it.
+func (c *checker) read(file File) {
+	lines, err := config.DecodeValues(file.Name, file.Data, &Values{})
+	c.lines = append(c.lines, lines)
+	var wrong *config.Error
+	switch {
+	case errors.As(err, &wrong):
+		for _, p := range wrong.Problems {
+			c.problems = append(c.problems, v1alpha1.ValuesProblem{File: p.File, Line: p.Line, Key: p.Field, Message: p.What, Fix: p.Fix})
+		}
+		return
+	case err != nil:
+		c.problems = append(c.problems, v1alpha1.ValuesProblem{File: file.Name, Message: err.Error()})
+		return
+	}
+	var own map[string]any
+	if err := yaml.Unmarshal(file.Data, &own); err != nil {
+		c.problems = append(c.problems, v1alpha1.ValuesProblem{File: file.Name, Message: err.Error()})
+		return
+	}
+	merge(c.merged, own)
+	violations, err := violations(own)
+	if err != nil {
+		c.problems = append(c.problems, v1alpha1.ValuesProblem{File: file.Name, Message: err.Error()})
+	}
+	for _, v := range violations {
+		line, _ := lineOf(lines, v.key)
+		c.problems = append(c.problems, v1alpha1.ValuesProblem{File: file.Name, Line: line, Key: v.key, Message: v.message})
+	}
+}
+
+// merge merges values as Helm does: maps by key, anything else is replaced, and a key without a value is removed.
+func merge(into, from map[string]any) {
+	for key, value := range from {
+		below, isMap := value.(map[string]any)
+		old, wasMap := into[key].(map[string]any)
+		switch {
+		case value == nil:
+			delete(into, key)
+		case isMap && wasMap:
+			merge(old, below)
+		default:
+			into[key] = value
+		}
+	}
+}
+
+// add adds a problem of the file that gives the key last.
+func (c *checker) add(key, message, fix string) {
+	problem := v1alpha1.ValuesProblem{Key: key, Message: message, Fix: fix}
+	for i, file := range c.files {
+		if line, ok := lineOf(c.lines[i], key); ok || problem.File == "" {
+			problem.File, problem.Line = file.Name, line
+		}
+	}
+	c.problems = append(c.problems, problem)
+}
+
+func (c *checker) warn(key, message, fix string) {
+	c.add(key, message, fix)
+	c.problems[len(c.problems)-1].Warning = true
+}
+
+// lineOf returns the line of a key, or of the nearest key above it.
+func lineOf(lines map[string]int, key string) (int, bool) {
+	for {
+		if line, ok := lines[key]; ok {
+			return line, true
+		}
+		at := strings.LastIndexAny(key, ".[")
+		if at < 0 {
+			return 0, false
+		}
+		key = key[:at]
+	}
+}
+
+// given returns the value at a path of keys, and whether a file gives it.
+func (c *checker) given(keys ...string) (any, bool) {
+	var value any = c.merged
+	for _, key := range keys {
+		below, ok := value.(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		if value, ok = below[key]; !ok {
+			return nil, false
+		}
+	}
+	return value, true
+}
+
+// on tells whether a setting is on: what a file says, or the chart's default.
+func (c *checker) on(byDefault bool, keys ...string) bool {
+	if value, ok := c.given(keys...); ok {
+		return value == true
+	}
+	return byDefault
+}
+
+// images checks where the images are.
+func (c *checker) images(values *Values) {
+	if strings.Contains(values.Image.Registry, "://") {
+		c.add("image.registry", fmt.Sprintf("%q has a scheme", values.Image.Registry), "write the registry's name and path, such as registry.example.com/berth")
+	}
+	if strings.HasSuffix(values.Image.Registry, "/") {
+		c.add("image.registry", fmt.Sprintf("%q ends with a slash, and the chart adds one", values.Image.Registry), "remove it")
+	}
+	for _, component := range []struct {
+		key   string
+		image Image
+	}{{"agent", values.Agent.Image}, {"operator", values.Operator.Image}} {
+		key, image := component.key, component.image
+		if strings.ContainsAny(image.Name, ":@") {
+			c.add(key+".image.name", fmt.Sprintf("%q has a tag or a digest", image.Name), "write them in "+key+".image.tag and "+key+".image.digest")
+		}
+		if image.Tag != "" && image.Digest != "" {
+			c.warn(key+".image.tag", "has no effect beside a digest", "remove one of them")
+		}
+	}
+}
+
+// host checks the directories.
+func (c *checker) host(values *Values) {
+	for _, host := range [][2]string{{"kubeletDir", values.Host.KubeletDir}, {"cdiDir", values.Host.CDIDir}, {"hookDir", values.Host.HookDir}} {
+		if dir := host[1]; dir != "" && (path.Clean(dir) == "/" || strings.Contains(dir, "..")) {
+			c.add("host."+host[0], fmt.Sprintf("%q is not a directory below /", dir), "write an absolute path without ..")
+		}
+	}
+	if hooks := path.Clean(values.Host.HookDir); strings.HasPrefix(hooks, "/run/") || strings.HasPrefix(hooks, "/var/run/") {
+		c.add("host.hookDir", hooks+" is empty after a reboot, when the runtime may start containers before the agent", "choose a directory outside /run")
+	}
+}
+
+// agentFlags are the flags of the agent that the chart gives it.
+func agentFlags() []string {
+	return []string{"--host-root", "--kubelet-dir", "--cdi-dir", "--hook-dir", "--metrics-listen", "--config-map", "--config"}
+}
+
+// pod checks what components have in common.
+func (c *checker) pod(component string, pod *Pod, args, flags []string) {
+	for i, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		if slices.Contains(flags, name) {
+			c.add(fmt.Sprintf("%s.extraArgs[%d]", component, i), name+" is set by the chart", "remove it, and set the value of the chart")
+		}
+	}
+	seen := map[string]bool{}
+	for i, env := range pod.Env {
+		key := fmt.Sprintf("%s.env[%d].name", component, i)
+		switch {
+		case slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_UID", "POD_NAMESPACE"}, env.Name):
+			c.add(key, env.Name+" is set by the chart", "remove it")
+		case seen[env.Name]:
+			c.add(key, env.Name+" is given twice", "keep one")
+		}
+		seen[env.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(pod.Resources.Requests)) {
+		request := pod.Resources.Requests[name]
+		if limit, ok := pod.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
+			c.add(component+".resources.requests", fmt.Sprintf("%s: %s is more than the limit, %s", name, request.String(), limit.String()), "raise the limit, or lower the request")
+		}
+	}
+}
+
+// mounts checks that each further mount has its volume.
+func (c *checker) mounts(values *Values) {
+	volumes := map[string]bool{}
+	for _, volume := range values.Agent.ExtraVolumes {
+		volumes[volume.Name] = true
+	}
+	for i, mount := range values.Agent.ExtraVolumeMounts {
+		key := fmt.Sprintf("agent.extraVolumeMounts[%d]", i)
+		if !volumes[mount.Name] {
+			c.add(key+".name", fmt.Sprintf("no volume of agent.extraVolumes is named %s", mount.Name), "add it")
+		}
+		if slices.Contains([]string{"/host", "/run/berth", "/var/lib/berth"}, path.Clean(mount.MountPath)) {
+			c.add(key+".mountPath", mount.MountPath+" is a mount of the chart", "choose another path")
+		}
+	}
+}
+
+// network checks addresses and ports.
+func (c *checker) network(values *Values) {
+	metrics, probes := values.Operator.MetricsPort, values.Operator.ProbePort
+	if metrics != 0 && metrics == probes || metrics == 8081 && probes == 0 || metrics == 0 && probes == 8080 {
+		c.add("operator.probePort", "is the port of operator.metricsPort too", "choose another")
+	}
+	for i, cidr := range values.NetworkPolicy.APIServerCIDRs {
+		key := fmt.Sprintf("networkPolicy.apiServerCIDRs[%d]", i)
+		prefix, err := netip.ParsePrefix(cidr)
+		switch {
+		case err != nil:
+			c.add(key, fmt.Sprintf("%q is no range of addresses", cidr), "write it as 10.96.0.1/32")
+		case prefix.Bits() == 0:
+			c.warn(key, cidr+" is every address, and limits nothing", "write the addresses of the API server: kubectl get endpointslices -n default kubernetes")
+		}
+	}
+	if len(values.NetworkPolicy.APIServerCIDRs) > 0 && !c.on(true, "networkPolicy", "enabled") {
+		c.add("networkPolicy.apiServerCIDRs", "has no effect without networkPolicy.enabled", "set it to true")
+	}
+}
+
+// configs checks the configurations of the agents.
+func (c *checker) configs(values *Values, namespace string) {
+	if _, ok := values.Configs["default"]; !ok && len(values.Configs) > 1 && c.removesDefault() {
+		c.add("configs", "none is named default, so a node without the label berth.dev/config has none", "name one of them default")
+	}
+	for _, name := range slices.Sorted(maps.Keys(values.Configs)) {
+		own := values.Configs[name]
+		c.config("configs["+name+"]", name, &own, namespace)
+	}
+}
+
+// removesDefault tells whether a file removes the configuration of the chart's values.
+func (c *checker) removesDefault() bool {
+	return slices.ContainsFunc(c.files, func(file File) bool {
+		var own struct {
+			Configs map[string]any `json:"configs"`
+		}
+		_ = yaml.Unmarshal(file.Data, &own) // It was read before.
+		value, ok := own.Configs["default"]
+		return ok && value == nil
+	})
+}
+
+// chartSets are the settings of a configuration that the chart makes, with the value of the chart, if there is one.
+func chartSets() map[string]string {
+	return map[string]string{"hostRoot": "", "kubeletDir": "host.kubeletDir", "cdiDir": "host.cdiDir", "hookDir": "host.hookDir",
+		"metricsListen": "agent.metricsPort", "draDriverName": "agent.draDriverName", "nodeName": "", "standalone": "", "stateDir": "",
+		"persistentDir": "", "mpsRoot": ""}
+}
+
+// config checks one configuration.
+func (c *checker) config(at, name string, own *v1alpha1.AgentConfig, namespace string) {
+	for _, key := range slices.Sorted(maps.Keys(chartSets())) {
+		if _, ok := c.given("configs", name, key); ok {
+			fix := "remove it"
+			if instead := chartSets()[key]; instead != "" {
+				fix += ", and set " + instead
+			}
+			c.add(at+"."+key, "the chart sets this", fix)
+		}
+	}
+	own.APIVersion, own.Kind = v1alpha1.APIVersion, "AgentConfig"
+	text, err := yaml.Marshal(own)
+	if err == nil {
+		_, err = config.Parse(name, text, nil)
+	}
+	var wrong *config.Error
+	switch {
+	case errors.As(err, &wrong):
+		for _, p := range wrong.Problems {
+			c.add(at+"."+p.Field, p.What, p.Fix)
+		}
+	case err != nil:
+		c.add(at, err.Error(), "")
+	}
+	c.rights(at, own, namespace)
+}
+
+func allocationOf(rule *v1alpha1.GPURule) v1alpha1.AllocationAPI {
+	if rule.Allocation == nil {
+		return ""
+	}
+	return rule.Allocation.API
+}
+
+// rights checks that the agents have the rights that a configuration needs.
+func (c *checker) rights(at string, own *v1alpha1.AgentConfig, namespace string) {
+	for i := range own.GPUs {
+		rule := &own.GPUs[i]
+		if api := allocationOf(rule); (api == v1alpha1.AllocationDRA || api == v1alpha1.AllocationAuto) && !c.on(true, "rights", "dra") {
+			c.add(fmt.Sprintf("%s.gpus[%d].allocation.api", at, i), string(api)+" needs rights.dra: true", "set it")
+		}
+		if rule.Sharing != nil && rule.Sharing.Mode == v1alpha1.SharingMPS && !c.on(false, "mps", "enabled") {
+			c.warn(fmt.Sprintf("%s.gpus[%d].sharing.mode", at, i), "mps needs the supervisor of MPS daemons on the node", "set mps.enabled: true, or run berth-agent mps there")
+		}
+	}
+	if own.Labels.Output == v1alpha1.LabelsNodeFeature && !c.on(false, "rights", "nodeFeature") {
+		c.add(at+".labels.output", "nodeFeature needs rights.nodeFeature: true", "set it")
+	}
+	if own.TaintUnhealthy && !c.on(false, "rights", "taintUnhealthy") {
+		c.add(at+".taintUnhealthy", "true needs rights.taintUnhealthy: true", "set it")
+	}
+	of, _, _ := strings.Cut(own.MIGConfigMap, "/")
+	if value, _ := c.given("rights", "migConfigMap"); own.MIGConfigMap != "" && of != namespace && value != own.MIGConfigMap {
+		c.add(at+".migConfigMap", own.MIGConfigMap+" is outside the namespace "+namespace+" of the release", "set rights.migConfigMap: "+own.MIGConfigMap)
+	}
+}
