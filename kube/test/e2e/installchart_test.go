@@ -55,6 +55,9 @@ func TestInstallChart(t *testing.T) {
 	t.Run("ChangeNothingOfPods", func(t *testing.T) { testChangeNothingOfPods(t, i) })
 	t.Run("ChangePods", func(t *testing.T) { testChangePods(t, i) })
 	t.Run("NewerDefinitions", func(t *testing.T) { testNewerDefinitions(t, i) })
+	if found, err := denials(c, time.Time{}); err != nil || len(found) > 0 {
+		t.Errorf("the API server refused %d requests of Berth's programs, %v:\n%s", len(found), err, strings.Join(found, "\n"))
+	}
 	t.Run("Uninstall", func(t *testing.T) { testUninstall(t, i, before) })
 }
 
@@ -470,7 +473,7 @@ func testUninstall(t *testing.T, i *installed, before map[string]bool) {
 	var left []string
 	for _, name := range more(before, i.objects(t)) {
 		switch kind, _, _ := strings.Cut(name, " "); kind {
-		case "CustomResourceDefinition", "GPUNode", "DeviceClass":
+		case "CustomResourceDefinition", "APIService", "GPUNode", "DeviceClass":
 		default:
 			left = append(left, name)
 		}
