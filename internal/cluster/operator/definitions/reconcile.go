@@ -1,6 +1,7 @@
 package definitions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -133,7 +134,7 @@ func (r *reconciler) bring(ctx context.Context, live *unstructured.Unstructured,
 
 // reportChange says what was changed and why: an edit of others, or another version of Berth.
 func (r *reconciler) reportChange(before *unstructured.Unstructured, w wanted, paths []string) {
-	log := r.log.With("kind", r.kind.Kind, "name", w.object.GetName(), "fields", list(paths), "last_writer", lastWriter(before))
+	log := r.log.With("kind", r.kind.Kind, "name", w.object.GetName(), "fields", list(paths), "last_writer", cmp.Or(lastWriter(before), "unknown"))
 	if r.kind.versioned {
 		log = log.With("from", crds.Version(before.GetAnnotations()), "to", crds.Version(w.object.GetAnnotations()))
 	}
