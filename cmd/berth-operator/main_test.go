@@ -78,7 +78,7 @@ func TestExitCode(t *testing.T) {
 		want []string
 	}{
 		"version":                {"--version", 0, []string{"berth-operator "}},
-		"an unknown flag":        {"--leader", 1, []string{"berth-operator: berth-operator has no flag --leader, did you mean --leader-elect?"}},
+		"an unknown flag":        {"--leader-elec", 1, []string{"berth-operator: berth-operator has no flag --leader-elec, did you mean --leader-elect?"}},
 		"no namespace":           {"--kubeconfig /absent", 1, []string{"berth-operator: find the operator's namespace", "use --namespace NAME"}},
 		"no kubeconfig":          {"--namespace x --kubeconfig /absent", 1, []string{"read --kubeconfig", "/absent"}},
 		"not in a pod":           {"--namespace x", 1, []string{"not in a pod", "use --kubeconfig FILE"}},

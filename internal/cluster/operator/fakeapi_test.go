@@ -311,6 +311,31 @@ func (a *fakeAPI) edit(path string, change func(*unstructured.Unstructured) *uns
 	a.put(path, change(a.objects[path].DeepCopy()))
 }
 
+// number counts the objects below a path; the mutex is held.
+func (a *fakeAPI) number(prefix string) int {
+	n := 0
+	for path := range a.objects {
+		if strings.HasPrefix(path, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// object returns an object as it is now.
+func (a *fakeAPI) object(path string) *unstructured.Unstructured {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.objects[path].DeepCopy()
+}
+
+// requested returns the requests until now.
+func (a *fakeAPI) requested() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.calls)
+}
+
 // wait waits until the condition holds, which is evaluated after each request and change.
 func (a *fakeAPI) wait(what string, condition func() bool) {
 	a.t.Helper()

@@ -115,17 +115,6 @@ func (s *started) probe(t *testing.T, path string) string {
 	return fmt.Sprint(response.StatusCode, " ", string(text))
 }
 
-// number counts the objects below a path; the mutex of the API is held.
-func (a *fakeAPI) number(prefix string) int {
-	n := 0
-	for path := range a.objects {
-		if strings.HasPrefix(path, prefix) {
-			n++
-		}
-	}
-	return n
-}
-
 // TestRun: an operator creates everything, is ready, restores through the watch what others change, and frees its Lease at the end.
 func TestRun(t *testing.T) {
 	api := newFakeAPI(t)
@@ -159,10 +148,10 @@ func TestRun(t *testing.T) {
 	if err := s.end(); err != nil {
 		t.Errorf("it ended with %v, want no error", err)
 	}
-	if holder, _, _ := unstructured.NestedString(api.objects[leasePath].Object, "spec", "holderIdentity"); holder != "" {
+	if holder, _, _ := unstructured.NestedString(api.object(leasePath).Object, "spec", "holderIdentity"); holder != "" {
 		t.Errorf("the Lease is held by %q after the end", holder)
 	}
-	checkRights(t, api.calls)
+	checkRights(t, api.requested())
 }
 
 // checkRights compares the requests with the table of docs/architecture.md.
@@ -229,7 +218,7 @@ func TestNewerDefinition(t *testing.T) {
 		api.mu.Unlock()
 		s := start(t, api)
 		checkNewer(t, s)
-		for call := range api.calls {
+		for call := range api.requested() {
 			if !strings.HasPrefix(call, "get customresourcedefinitions") {
 				t.Errorf("it requested %s", call)
 			}
@@ -241,7 +230,7 @@ func TestNewerDefinition(t *testing.T) {
 		api.wait("the watches", func() bool { return len(api.watches) == 2 && api.objects[crdPath] != nil })
 		api.edit(crdPath, newerCRD)
 		checkNewer(t, s)
-		if got := api.objects[crdPath].GetAnnotations()["berth.dev/schema-version"]; got != "1000" {
+		if got := api.object(crdPath).GetAnnotations()["berth.dev/schema-version"]; got != "1000" {
 			t.Errorf("version %s, want the newer definition", got)
 		}
 	})
