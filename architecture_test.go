@@ -336,23 +336,29 @@ func TestAgentLinksNoHeavyLibraries(t *testing.T) {
 	})
 }
 
-// TestOnlyBerthLinksTheAllocator: the scheduler's allocator brings CEL and parts of the API server, which no privileged program needs.
-func TestOnlyBerthLinksTheAllocator(t *testing.T) {
-	banned := []string{"k8s.io/dynamic-resource-allocation/structured", "k8s.io/dynamic-resource-allocation/cel", "k8s.io/apiserver", "github.com/google/cel-go"}
-	linked := map[string]bool{}
-	for _, program := range load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...") {
-		packages.Visit([]*packages.Package{program}, nil, func(p *packages.Package) {
-			if !prefixed(p.PkgPath, banned) {
-				return
-			}
-			linked[program.PkgPath] = true
-			if program.PkgPath != berth+"cmd/berth" {
-				t.Errorf("%s links %s", program.PkgPath, p.PkgPath)
-			}
-		})
-	}
-	if !linked[berth+"cmd/berth"] {
-		t.Error("berth does not link the allocator, so that this test cannot fail")
+// TestLibrariesOfOneProgram: the scheduler's allocator brings CEL and parts of the API server, which no privileged program needs, and
+// controller-runtime brings caches and a server, which only the operator needs.
+func TestLibrariesOfOneProgram(t *testing.T) {
+	programs := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...")
+	for only, libraries := range map[string][]string{
+		"cmd/berth":          {"k8s.io/dynamic-resource-allocation/structured", "k8s.io/dynamic-resource-allocation/cel", "k8s.io/apiserver", "github.com/google/cel-go"},
+		"cmd/berth-operator": {"sigs.k8s.io/controller-runtime"},
+	} {
+		linked := false
+		for _, program := range programs {
+			packages.Visit([]*packages.Package{program}, nil, func(p *packages.Package) {
+				switch {
+				case !prefixed(p.PkgPath, libraries):
+				case program.PkgPath == berth+only:
+					linked = true
+				default:
+					t.Errorf("%s links %s", program.PkgPath, p.PkgPath)
+				}
+			})
+		}
+		if !linked {
+			t.Errorf("%s links none of %v, so that this test cannot fail", only, libraries)
+		}
 	}
 }
 

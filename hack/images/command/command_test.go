@@ -93,7 +93,9 @@ func TestMakeAndPush(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("push: %d, %s", code, errOut)
 	}
-	line := func(name string) string { return regexp.QuoteMeta(address+"/"+name) + `:v0\.1\.0@sha256:[0-9a-f]{64}\n` }
+	line := func(name string) string {
+		return regexp.QuoteMeta(address+"/"+name) + `:v0\.1\.0@sha256:[0-9a-f]{64}\n`
+	}
 	want := regexp.MustCompile(`^` + line("berth") + line("berth-agent") + line("berth-operator") + `$`)
 	if !want.MatchString(out) {
 		t.Errorf("push printed %q, want a line for each image that matches %s", out, want)

@@ -1,8 +1,8 @@
 // Package operator makes the manager of Berth's controllers and runs it.
 //
-// It guarantees that of several replicas one acts (the Lease berth-operator in the operator's namespace), that the Lease is free at once after an
-// orderly end, and that nothing is written to a cluster whose definitions are of a newer Berth. The caches have only what a concern
-// names: a read of anything else from a cache fails. The package holds no state; what it knows is in the API server.
+// It guarantees that of several replicas one acts (the Lease berth-operator in the operator's namespace), that the Lease is free at once
+// after an orderly end, and that nothing is written to a cluster whose definitions are of a newer Berth. The caches have only what a
+// concern names: a read of anything else from a cache fails. The package holds no state; what it knows is in the API server.
 //
 // Each concern is a package of its own below this one, and a row in [concerns]. It must not import internal/node, internal/hardware or
 // internal/cli; only its command and tests import it.
@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"time"
 
@@ -88,9 +89,7 @@ func Run(ctx context.Context, deps Deps) error {
 func newManager(deps Deps) (manager.Manager, error) {
 	cached := map[client.Object]cache.ByObject{}
 	for _, c := range concerns() {
-		for object, selected := range c.cached() {
-			cached[object] = selected
-		}
+		maps.Copy(cached, c.cached())
 	}
 	const none = "0"
 	named := true

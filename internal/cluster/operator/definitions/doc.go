@@ -8,8 +8,8 @@
 //   - It leaves a DeviceClass that Berth did not make alone, unless its spec is already the wanted one.
 //
 // A watch (metadata only, restricted to the label app.kubernetes.io/part-of=berth), a retry after an error, and the start wake it. A
-// reconcile reads one object from the API server, not from a cache. The controllers wait for nothing but the API server; where it does not serve
-// resource.k8s.io/v1, that of the DeviceClasses asks again every minute.
+// reconcile reads one object from the API server, not from a cache. The controllers wait for nothing but the API server; where it does
+// not serve resource.k8s.io/v1, that of the DeviceClasses asks again every minute.
 //
 // It must not import packages of Berth but the API types, and keeps no state that decides anything.
 package definitions

@@ -1,6 +1,7 @@
 package definitions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -39,6 +40,14 @@ const foreignInterval = time.Minute
 
 // Reconcile brings one object in line with the embedded one.
 func (r *reconciler) Reconcile(ctx context.Context, req request) (reconcile.Result, error) {
+	result, err := r.keep(ctx, req)
+	if ctx.Err() != nil { // The operator ends; the requests that it interrupts are no errors.
+		return reconcile.Result{}, nil
+	}
+	return result, err
+}
+
+func (r *reconciler) keep(ctx context.Context, req request) (reconcile.Result, error) {
 	w, ok := r.wanted[req.name]
 	if !ok {
 		return reconcile.Result{}, nil
@@ -133,7 +142,7 @@ func (r *reconciler) bring(ctx context.Context, live *unstructured.Unstructured,
 
 // reportChange says what was changed and why: an edit of others, or another version of Berth.
 func (r *reconciler) reportChange(before *unstructured.Unstructured, w wanted, paths []string) {
-	log := r.log.With("kind", r.kind.Kind, "name", w.object.GetName(), "fields", list(paths), "last_writer", lastWriter(before))
+	log := r.log.With("kind", r.kind.Kind, "name", w.object.GetName(), "fields", list(paths), "lastWriter", cmp.Or(lastWriter(before), "unknown"))
 	if r.kind.versioned {
 		log = log.With("from", crds.Version(before.GetAnnotations()), "to", crds.Version(w.object.GetAnnotations()))
 	}

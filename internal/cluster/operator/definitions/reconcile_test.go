@@ -1,6 +1,7 @@
 package definitions
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -148,7 +149,10 @@ func TestDeletedReturns(t *testing.T) {
 		t.Run(k.Kind, func(t *testing.T) {
 			w := newWorld(t, k)
 			w.must(request{name: name})
-			w.edit(name, "kubectl", func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/wait"}) })
+			w.edit(name, "kubectl", func(o *unstructured.Unstructured) {
+				o.SetFinalizers([]string{"example.com/wait"})
+				setSpec(map[string]any{})(o)
+			})
 			if err := w.api.Delete(t.Context(), w.read(name)); err != nil {
 				t.Fatal(err)
 			}
@@ -354,6 +358,19 @@ func TestErrorsAreReturned(t *testing.T) {
 	}
 }
 
+// TestInterrupted: a request that the end of the operator interrupts is no error.
+func TestInterrupted(t *testing.T) {
+	w := newWorld(t, definitionKind())
+	ctx, cancel := context.WithCancel(t.Context())
+	w.fail = func(string) error {
+		cancel()
+		return ctx.Err()
+	}
+	if _, err := w.Reconcile(ctx, request{name: crdName}); err != nil {
+		t.Errorf("error %v, want none", err)
+	}
+}
+
 // TestInvalidIsReplaced: where the fields of others contradict the wanted ones, the API server refuses to apply, and the spec is replaced.
 func TestInvalidIsReplaced(t *testing.T) {
 	w := newWorld(t, definitionKind())
@@ -406,6 +423,32 @@ func TestUnknownName(t *testing.T) {
 	w := newWorld(t, classKind())
 	w.fail = func(verb string) error { return errors.New(verb) }
 	w.must(request{name: "other"})
+}
+
+// TestDiffering: values, keys and items of lists.
+func TestDiffering(t *testing.T) {
+	type object = map[string]any
+	tests := map[string]struct {
+		live, want any
+		paths      []string
+	}{
+		"equal":                {object{"a": []any{int64(1), "x"}}, object{"a": []any{int64(1), "x"}}, nil},
+		"values":               {object{"a": int64(1), "b": "x"}, object{"a": int64(2), "b": "y"}, []string{"spec.a", "spec.b"}},
+		"a key less":           {object{}, object{"a": object{"b": true}}, []string{"spec.a"}},
+		"a key more":           {object{"a": object{"b": true, "c": true}}, object{"a": object{"b": true}}, []string{"spec.a.c"}},
+		"an item":              {object{"a": []any{"x", object{"b": 1.5}}}, object{"a": []any{"x", object{"b": 2.5}}}, []string{"spec.a[1].b"}},
+		"an item more":         {object{"a": []any{"x", "y"}}, object{"a": []any{"x"}}, []string{"spec.a"}},
+		"an item less":         {object{"a": []any{"x"}}, object{"a": []any{"x", "y"}}, []string{"spec.a"}},
+		"another type":         {object{"a": "x"}, object{"a": []any{"x"}}, []string{"spec.a"}},
+		"no map where one was": {nil, object{"a": "x"}, []string{"spec"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.paths, differing("spec", tc.live, tc.want)); diff != "" {
+				t.Errorf("paths (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 // TestLastWriter: an Event names who wrote last, unless the operator did; the status and entries without a time do not count.

@@ -50,7 +50,7 @@ func (s whenServed) Start(ctx context.Context, q queue) error {
 }
 
 func (s whenServed) run(ctx context.Context, q queue) {
-	log, said := s.log.With("kind", s.kind.Kind, "version", s.kind.GroupVersion().String()), ""
+	log, said := s.log.With("kind", s.kind.Kind, "version", s.kind.GroupVersion().String()), time.Duration(0)
 	for {
 		served, err := s.served()
 		if served {
@@ -62,14 +62,18 @@ func (s whenServed) run(ctx context.Context, q queue) {
 				return
 			}
 		}
-		wait, message := servedInterval, "The API server does not serve this kind; asking again every minute"
+		wait := servedInterval
 		if err != nil {
-			wait, message = errorInterval, "Cannot find out whether the API server serves this kind"
+			wait = errorInterval
 		}
-		if message != said {
-			log.Info(message, "err", err)
-			said = message
+		switch {
+		case wait == said: // Each state is one line.
+		case err != nil:
+			log.Warn("Cannot find out whether the API server serves this kind", "err", err)
+		default:
+			log.Info("The API server does not serve this kind; asking again every minute")
 		}
+		said = wait
 		select {
 		case <-ctx.Done():
 			return

@@ -1,0 +1,257 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
+)
+
+const (
+	crdPath   = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.berth.dev"
+	classPath = "/apis/resource.k8s.io/v1/deviceclasses/gpu.berth.dev"
+	leasePath = "/apis/coordination.k8s.io/v1/namespaces/berth-system/leases/berth-operator"
+)
+
+func TestMain(m *testing.M) {
+	quiet := logr.FromSlogHandler(slog.DiscardHandler)
+	log.SetLogger(quiet)
+	klog.SetLogger(quiet)
+	os.Exit(m.Run())
+}
+
+// logBuffer is a log that several goroutines write.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// started is an operator that runs.
+type started struct {
+	cancel context.CancelFunc
+	done   chan error
+	probes string
+	log    *logBuffer
+}
+
+func start(t *testing.T, api *fakeAPI) *started {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &started{cancel: cancel, done: make(chan error, 1), probes: freeAddress(t), log: &logBuffer{}}
+	go func() {
+		s.done <- Run(ctx, Deps{API: api.config(), Namespace: "berth-system", LeaderElect: true, ProbeListen: s.probes,
+			Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(s.log, nil))})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-s.done
+		if t.Failed() {
+			t.Logf("log of the operator:\n%s", s.log)
+		}
+	})
+	return s
+}
+
+// end ends the operator in order and returns its error.
+func (s *started) end() error {
+	s.cancel()
+	err := <-s.done
+	s.done <- nil
+	return err
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+func (s *started) probe(t *testing.T, path string) string {
+	t.Helper()
+	response, err := http.Get("http://" + s.probes + path) //nolint:noctx // The test ends with the process.
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(response.StatusCode, " ", string(text))
+}
+
+// TestRun: an operator creates everything, is ready, restores through the watch what others change, and frees its Lease at the end.
+func TestRun(t *testing.T) {
+	api := newFakeAPI(t)
+	s := start(t, api)
+	api.wait("all objects exist", func() bool { return api.number("/apis/resource.k8s.io/") > 50 && api.objects[crdPath] != nil })
+	api.wait("the watches", func() bool { return len(api.watches) == 2 })
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if got := s.probe(t, path); !strings.HasPrefix(got, "200") {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	spec := func(path string) string { return fmt.Sprint(api.objects[path].Object["spec"]) }
+	for _, path := range []string{crdPath, classPath} {
+		api.mu.Lock()
+		want := spec(path)
+		api.mu.Unlock()
+		api.edit(path, func(o *unstructured.Unstructured) *unstructured.Unstructured {
+			o.Object["spec"] = map[string]any{}
+			return o
+		})
+		api.wait("the edit is undone", func() bool { return spec(path) == want })
+		api.edit(path, func(o *unstructured.Unstructured) *unstructured.Unstructured {
+			o.SetLabels(nil)
+			return o
+		})
+		api.wait("the labels are back", func() bool { return api.objects[path].GetLabels()["app.kubernetes.io/part-of"] == "berth" })
+		api.edit(path, func(*unstructured.Unstructured) *unstructured.Unstructured { return nil })
+		api.wait("the object is back", func() bool { return api.objects[path] != nil && spec(path) == want })
+	}
+	api.wait("the Events", func() bool { return api.calls["create events"] >= 4 })
+	if err := s.end(); err != nil {
+		t.Errorf("it ended with %v, want no error", err)
+	}
+	if holder, _, _ := unstructured.NestedString(api.object(leasePath).Object, "spec", "holderIdentity"); holder != "" {
+		t.Errorf("the Lease is held by %q after the end", holder)
+	}
+	checkRights(t, api.requested())
+}
+
+// checkRights compares the requests with the table of docs/architecture.md.
+func checkRights(t *testing.T, calls map[string]int) {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z.0-9]*)/([a-z]+)` \\| ([^|]*) \\| `([a-z, ]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		for verb := range strings.SplitSeq(row[4], ", ") {
+			granted[verb+" "+strings.TrimSpace(map[bool]string{true: "core "}[row[1] == "core"]+row[2])] = true
+		}
+	}
+	if len(granted) < 10 {
+		t.Fatalf("docs/architecture.md grants only %v", granted)
+	}
+	for _, call := range slices.Sorted(maps.Keys(calls)) {
+		words := strings.Fields(call)
+		if words[1] == "core" {
+			words[1] += " " + words[2]
+		}
+		if !granted[words[0]+" "+words[1]] {
+			t.Errorf("the operator requested %q, which docs/architecture.md does not grant", call)
+		}
+	}
+}
+
+// TestWaitsForTheLease: a second replica is ready and writes nothing until the first one has ended.
+func TestWaitsForTheLease(t *testing.T) {
+	api := newFakeAPI(t)
+	first := start(t, api)
+	api.wait("the first one acts", func() bool { return api.number("/apis/resource.k8s.io/") > 50 })
+	asked := func() int { return api.calls["get leases berth-operator"] }
+	api.mu.Lock()
+	before := asked()
+	api.mu.Unlock()
+	second := start(t, api)
+	api.wait("the second one asks for the Lease", func() bool { return asked() > before+1 })
+	if got := second.probe(t, "/readyz"); !strings.HasPrefix(got, "200") {
+		t.Errorf("/readyz of the one that waits: %s", got)
+	}
+	if err := first.end(); err != nil {
+		t.Error(err)
+	}
+	api.edit(classPath, func(*unstructured.Unstructured) *unstructured.Unstructured { return nil })
+	api.wait("the second one acts", func() bool { return api.objects[classPath] != nil })
+}
+
+// newerCRD is the definition of a newer Berth.
+func newerCRD(o *unstructured.Unstructured) *unstructured.Unstructured {
+	o.SetAnnotations(map[string]string{"berth.dev/schema-version": "1000"})
+	return o
+}
+
+// TestNewerDefinition: an operator that is older than the cluster's definition ends with an error, and writes nothing.
+func TestNewerDefinition(t *testing.T) {
+	t.Run("at the start", func(t *testing.T) {
+		api := newFakeAPI(t)
+		api.mu.Lock()
+		api.put(crdPath, newerCRD(&unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1",
+			"kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gpunodes.berth.dev"}}}))
+		api.mu.Unlock()
+		s := start(t, api)
+		checkNewer(t, s)
+		for call := range api.requested() {
+			if !strings.HasPrefix(call, "get customresourcedefinitions") {
+				t.Errorf("it requested %s", call)
+			}
+		}
+	})
+	t.Run("later", func(t *testing.T) {
+		api := newFakeAPI(t)
+		s := start(t, api)
+		api.wait("the watches", func() bool { return len(api.watches) == 2 && api.objects[crdPath] != nil })
+		api.edit(crdPath, newerCRD)
+		checkNewer(t, s)
+		if got := api.object(crdPath).GetAnnotations()["berth.dev/schema-version"]; got != "1000" {
+			t.Errorf("version %s, want the newer definition", got)
+		}
+	})
+}
+
+func checkNewer(t *testing.T, s *started) {
+	t.Helper()
+	err := <-s.done
+	s.done <- nil
+	if refused, ok := errors.AsType[*definitions.NewerError](err); !ok || refused.Cluster != 1000 {
+		t.Errorf("it ended with %v, want a NewerError", err)
+	}
+}
+
+// TestConcerns: names are unique, and each concern says what it watches.
+func TestConcerns(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range concerns() {
+		if names[c.name] || c.name == "" || len(c.cached()) == 0 {
+			t.Errorf("concern %q: want a name of its own and what it watches", c.name)
+		}
+		names[c.name] = true
+	}
+}
