@@ -100,7 +100,7 @@ func rules(list *yaml.Node) ([][]string, error) {
 		}
 		what := code(resources...)
 		if names := words(at(rule, "resourceNames")); len(names) > 0 {
-			what += " named " + code(names...)
+			what += " named " + named(names)
 		}
 		if slices.Equal(groups, []string{""}) {
 			groups = []string{"core"}
@@ -108,6 +108,17 @@ func rules(list *yaml.Node) ([][]string, error) {
 		rows = append(rows, []string{strings.Join(groups, ", "), what, strings.Join(verbs, ", "), why})
 	}
 	return rows, nil
+}
+
+// mostNames is how many names a row lists.
+const mostNames = 4
+
+// named returns names as code; of many only the first.
+func named(names []string) string {
+	if len(names) <= mostNames {
+		return code(names...)
+	}
+	return fmt.Sprintf("%s and %d more", code(names[:mostNames]...), len(names)-mostNames)
 }
 
 // table collects the rows of a pod. After an error it adds none.

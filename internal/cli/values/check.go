@@ -30,8 +30,8 @@ type checker struct {
 	problems []v1alpha1.ValuesProblem
 }
 
-// Check returns what is wrong with values files, which Helm merges in their order, in a release of the namespace. Problems of a file come in
-// the order of its lines, and before those of all files together.
+// Check returns what is wrong with values files, which Helm merges in their order, in a release of the namespace. Problems of a file come
+// in the order of its lines, and before those of all files together.
 func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c := &checker{files: files, merged: map[string]any{}}
 	for _, file := range files {
