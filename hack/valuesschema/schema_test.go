@@ -120,8 +120,7 @@ func TestValuesFileNamesEachKey(t *testing.T) {
 	own := reflect.TypeFor[values.Values]().PkgPath()
 	var walk func(path string, of reflect.Type, have map[string]any)
 	walk = func(path string, of reflect.Type, have map[string]any) {
-		for i := range of.NumField() {
-			field := of.Field(i)
+		for field := range of.Fields() {
 			key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if field.Anonymous {
 				walk(path, field.Type, have)
