@@ -136,6 +136,7 @@ var rules = []rule{
 
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
+	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/definitions", berth: []string{"api/", "internal/core/"}, never: []string{"os", "net"}},
 }
 

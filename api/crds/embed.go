@@ -14,6 +14,9 @@ import (
 //go:embed berth.dev_gpunodes.yaml
 var gpuNodes string
 
+//go:embed berth.dev_gpuquotas.yaml
+var gpuQuotas string
+
 // GPUNodes is the definition of gpunodes.berth.dev, in YAML.
 func GPUNodes() []byte { return []byte(gpuNodes) }
 
@@ -25,7 +28,9 @@ type Definition struct {
 }
 
 // All returns all definitions, sorted by name.
-func All() []Definition { return []Definition{{Name: "gpunodes.berth.dev", YAML: GPUNodes()}} }
+func All() []Definition {
+	return []Definition{{Name: "gpunodes.berth.dev", YAML: GPUNodes()}, {Name: "gpuquotas.berth.dev", YAML: []byte(gpuQuotas)}}
+}
 
 // VersionAnnotation is the annotation of a definition that orders its versions, counted from 1: a program does not
 // change a definition that is newer than its own.

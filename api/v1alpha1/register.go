@@ -16,6 +16,7 @@ const (
 // The kinds of the group.
 const (
 	KindGPUNode        = "GPUNode"
+	KindGPUQuota       = "GPUQuota"
 	KindAgentConfig    = "AgentConfig"
 	KindGPUClaimConfig = "GPUClaimConfig"
 	KindTrace          = "Trace"
@@ -39,7 +40,7 @@ func TypeMeta(kind string) metav1.TypeMeta {
 
 // AddToScheme registers the kinds that an API server serves with a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion(), &GPUNode{}, &GPUNodeList{})
+	scheme.AddKnownTypes(GroupVersion(), &GPUNode{}, &GPUNodeList{}, &GPUQuota{}, &GPUQuotaList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

@@ -19,9 +19,11 @@ const maxValues = 1 << 20
 
 func newValuesCommand(deps Deps) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "values",
-		Short: "Check values files of the Helm chart",
-		Args:  cobra.NoArgs,
+		Use:     "values",
+		Short:   "Check values files of the Helm chart",
+		Long:    "Check values files of the chart berth before they reach a cluster.",
+		Example: `  berth values check my-values.yaml         what Helm or an agent would refuse, and the fix`,
+		Args:    cobra.NoArgs,
 	}
 	cmd.AddCommand(newValuesCheckCommand(deps))
 	return cmd

@@ -91,14 +91,12 @@ func (c *checker) read(file File) {
 	}
 }
 
-// merge merges values as Helm does: maps by key, anything else is replaced, and a key without a value is removed.
+// merge merges values as Helm does: maps by key, and anything else is replaced. A key without a value stays: it removes the chart's default.
 func merge(into, from map[string]any) {
 	for key, value := range from {
 		below, isMap := value.(map[string]any)
 		old, wasMap := into[key].(map[string]any)
 		switch {
-		case value == nil:
-			delete(into, key)
 		case isMap && wasMap:
 			merge(old, below)
 		default:

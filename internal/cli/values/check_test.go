@@ -45,6 +45,8 @@ func TestCheck(t *testing.T) {
 		"one, whatever its name":        {files: []string{"configs: {default: null, a: {}}"}},
 		"DRA without its rights": {files: []string{"{rights: {dra: false}, configs: {default: {gpus: [{exclude: true, select: {index: [0]}}, {allocation: {api: auto}}]}}}"},
 			want: "configs[default].gpus[1].allocation.api: auto needs rights.dra: true"},
+		"DRA with its rights removed": {files: []string{"{rights: {dra: null}, configs: {default: {gpus: [{allocation: {api: auto}}]}}}"},
+			want: "configs[default].gpus[0].allocation.api: auto needs rights.dra: true"},
 		"DRA with its rights by default": {files: []string{"configs: {default: {gpus: [{allocation: {api: dra}}]}}"}},
 		"rights of another file":         {files: []string{"configs: {default: {taintUnhealthy: true}}", "rights: {taintUnhealthy: true}"}},
 		"rights that another file takes": {files: []string{"{rights: {taintUnhealthy: true}, configs: {default: {taintUnhealthy: true}}}", "rights: {taintUnhealthy: false}"},

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
+	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
 )
 
 // shared is what all concerns are made from.
@@ -33,6 +34,14 @@ type concern struct {
 // concerns lists all of them.
 func concerns() []concern {
 	return []concern{
+		{name: "gpuquota", cached: gpuquota.Cached, add: func(m manager.Manager, s shared) error {
+			classes, err := definitions.ClassNames()
+			if err != nil {
+				return err
+			}
+			return gpuquota.Add(m, gpuquota.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Classes: classes, Clock: s.clock,
+				Log: s.log.With("concern", "gpuquota")})
+		}},
 		{name: "definitions", cached: definitions.Cached, add: func(m manager.Manager, s shared) error {
 			return definitions.Add(m, definitions.Deps{Client: s.client, Resources: s.resources, Events: m.GetEventRecorder(Name),
 				Clock: s.clock, Log: s.log.With("concern", "definitions"), Stop: s.stop})

@@ -41,6 +41,8 @@ type fakeAPI struct {
 
 // servedBy are the groups and versions with their resources.
 var servedBy = map[string]map[string]string{
+	"v1":                      {"namespaces": "Namespace", "resourcequotas": "ResourceQuota"},
+	"berth.dev/v1alpha1":      {"gpunodes": "GPUNode", "gpuquotas": "GPUQuota"},
 	"apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
 	"resource.k8s.io/v1":      {"deviceclasses": "DeviceClass"},
 	"coordination.k8s.io/v1":  {"leases": "Lease"},
@@ -62,48 +64,56 @@ func (a *fakeAPI) config() *rest.Config {
 // ServeHTTP answers discovery, and requests for objects.
 func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	at := 3
+	if parts[0] == "api" {
+		at = 2
+	}
 	switch {
 	case r.URL.Path == "/api":
-		answer(w, 200, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}})
+		answer(w, 200, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 		return
 	case r.URL.Path == "/apis":
 		answer(w, 200, groups())
 		return
-	case parts[0] == "api": // the Events of the leader election
+	case parts[0] == "api" && slices.Contains(parts, "events"): // the Events of the leader election
 		a.count("create", "core events", "")
 		answer(w, 201, map[string]any{"kind": "Event", "apiVersion": "v1", "metadata": map[string]any{}})
 		return
-	case len(parts) < 3 || servedBy[parts[1]+"/"+parts[2]] == nil:
+	case len(parts) < at || servedBy[strings.Join(parts[1:at], "/")] == nil:
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
 		return
 	}
-	version := parts[1] + "/" + parts[2]
-	if len(parts) == 3 {
+	version := strings.Join(parts[1:at], "/")
+	if len(parts) == at {
 		answer(w, 200, resources(version))
 		return
 	}
-	rest := parts[3:]
+	rest := parts[at:]
 	if rest[0] == "namespaces" && len(rest) > 2 {
 		rest = rest[2:]
 	}
 	kind, ok := servedBy[version][rest[0]]
+	counted := rest[0]
+	if parts[0] == "api" {
+		counted = "core " + counted
+	}
 	switch {
 	case !ok:
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
 	case len(rest) == 1 && r.Method == http.MethodGet && r.URL.Query().Get("watch") != "":
-		a.count("watch", rest[0], "")
+		a.count("watch", counted, "")
 		a.watch(w, r)
 	case len(rest) == 1 && r.Method == http.MethodGet:
-		a.count("list", rest[0], "")
-		a.list(w, r, kind)
+		a.count("list", counted, "")
+		a.list(w, r, version, kind)
 	case len(rest) == 1:
-		a.count("create", rest[0], "")
+		a.count("create", counted, "")
 		a.write(w, r, "")
 	case r.Method == http.MethodGet:
-		a.count("get", rest[0], rest[1])
+		a.count("get", counted, rest[1])
 		a.get(w, r)
 	default:
-		a.count(map[string]string{"PATCH": "patch", "PUT": "update"}[r.Method], rest[0], rest[1])
+		a.count(map[string]string{"PATCH": "patch", "PUT": "update"}[r.Method], counted, rest[1])
 		a.write(w, r, rest[1])
 	}
 }
@@ -111,7 +121,10 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func groups() metav1.APIGroupList {
 	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, version := range slices.Sorted(maps.Keys(servedBy)) {
-		group, v, _ := strings.Cut(version, "/")
+		group, v, named := strings.Cut(version, "/")
+		if !named {
+			continue // the core group
+		}
 		one := metav1.GroupVersionForDiscovery{GroupVersion: version, Version: v}
 		list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{one}, PreferredVersion: one})
 	}
@@ -121,7 +134,7 @@ func groups() metav1.APIGroupList {
 func resources(version string) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version}
 	for name, kind := range servedBy[version] {
-		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name, Kind: kind, Namespaced: name == "leases" || name == "events"})
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name, Kind: kind, Namespaced: slices.Contains([]string{"leases", "events", "resourcequotas"}, name)})
 	}
 	return list
 }
@@ -151,10 +164,14 @@ func metadataOf(object *unstructured.Unstructured) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object.Object["metadata"]}}
 }
 
-func (a *fakeAPI) list(w http.ResponseWriter, r *http.Request, kind string) {
+func (a *fakeAPI) list(w http.ResponseWriter, r *http.Request, version, kind string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	items := []any{}
+	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		answer(w, 200, map[string]any{"apiVersion": version, "kind": kind + "List", "items": items, "metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}})
+		return
+	}
 	for _, object := range a.selected(r) {
 		items = append(items, metadataOf(object).Object)
 	}

@@ -19,16 +19,22 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
 )
 
@@ -52,7 +58,11 @@ type Deps struct {
 // Run runs the controllers until the context ends. It returns a [definitions.NewerError] before it has written anything when the
 // cluster has a definition of a newer Berth, and when it gets one later.
 func Run(ctx context.Context, deps Deps) error {
-	direct, err := client.New(deps.API, client.Options{})
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), v1alpha1.AddToScheme(known)); err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	direct, err := client.New(deps.API, client.Options{Scheme: known})
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
@@ -63,7 +73,7 @@ func Run(ctx context.Context, deps Deps) error {
 	if err := definitions.Check(ctx, direct); err != nil {
 		return err
 	}
-	m, err := newManager(deps)
+	m, err := newManager(deps, known)
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
 	}
@@ -86,7 +96,7 @@ func Run(ctx context.Context, deps Deps) error {
 	return err
 }
 
-func newManager(deps Deps) (manager.Manager, error) {
+func newManager(deps Deps, known *runtime.Scheme) (manager.Manager, error) {
 	cached := map[client.Object]cache.ByObject{}
 	for _, c := range concerns() {
 		maps.Copy(cached, c.cached())
@@ -94,6 +104,8 @@ func newManager(deps Deps) (manager.Manager, error) {
 	const none = "0"
 	named := true
 	return manager.New(deps.API, manager.Options{
+		Scheme:                        known,
+		MapperProvider:                mapper,
 		Logger:                        logr.FromSlogHandler(deps.Log.Handler()),
 		Cache:                         cache.Options{ByObject: cached, ReaderFailOnMissingInformer: true},
 		LeaderElection:                deps.LeaderElect,
@@ -105,6 +117,18 @@ func newManager(deps Deps) (manager.Manager, error) {
 		// controller-runtime compares names within the process, where a test may run several operators.
 		Controller: config.Controller{SkipNameValidation: &named},
 	})
+}
+
+// mapper knows the kinds that the operator itself defines, which the API server serves only after that, and those that it may not serve at
+// all: without it the caches of them could not be made.
+func mapper(to *rest.Config, http *http.Client) (meta.RESTMapper, error) {
+	own := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{v1alpha1.KindGPUNode, v1alpha1.KindGPUQuota} {
+		own.Add(v1alpha1.GroupVersion().WithKind(kind), meta.RESTScopeRoot)
+	}
+	own.Add(resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), meta.RESTScopeRoot)
+	served, err := apiutil.NewDynamicRESTMapper(to, http)
+	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{own, served}}, err
 }
 
 // syncPatience is how long a readiness probe waits for the caches.

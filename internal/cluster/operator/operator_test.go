@@ -75,9 +75,9 @@ func start(t *testing.T, api *fakeAPI) *started {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		<-s.done
+		err := <-s.done
 		if t.Failed() {
-			t.Logf("log of the operator:\n%s", s.log)
+			t.Logf("the operator ended with %v; its log:\n%s", err, s.log)
 		}
 	})
 	return s
@@ -120,7 +120,7 @@ func TestRun(t *testing.T) {
 	api := newFakeAPI(t)
 	s := start(t, api)
 	api.wait("all objects exist", func() bool { return api.number("/apis/resource.k8s.io/") > 50 && api.objects[crdPath] != nil })
-	api.wait("the watches", func() bool { return len(api.watches) == 2 })
+	api.wait("the watches", func() bool { return len(api.watches) == 6 })
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if got := s.probe(t, path); !strings.HasPrefix(got, "200") {
 			t.Errorf("%s: %s", path, got)
@@ -227,7 +227,7 @@ func TestNewerDefinition(t *testing.T) {
 	t.Run("later", func(t *testing.T) {
 		api := newFakeAPI(t)
 		s := start(t, api)
-		api.wait("the watches", func() bool { return len(api.watches) == 2 && api.objects[crdPath] != nil })
+		api.wait("the watches", func() bool { return len(api.watches) == 6 && api.objects[crdPath] != nil })
 		api.edit(crdPath, newerCRD)
 		checkNewer(t, s)
 		if got := api.object(crdPath).GetAnnotations()["berth.dev/schema-version"]; got != "1000" {

@@ -260,7 +260,7 @@ func TestCatalogueIsComplete(t *testing.T) {
 // notACode are texts in capitals in places that look like a code's: environment variables, names of metrics, compute
 // modes.
 func notACode(text string) bool {
-	for _, prefix := range []string{"NVIDIA_", "CUDA_", "BERTH_", "DCGM_", "GPU_I_", "NVML_FI_", "DP_", "EXCLUSIVE_", "EXAMPLE_", "DEFAULT", "PROHIBITED"} {
+	for _, prefix := range []string{"NVIDIA_", "CUDA_", "BERTH_", "DCGM_", "GPU_I_", "NVML_FI_", "DP_", "EXCLUSIVE_", "EXAMPLE_", "DEFAULT", "PROHIBITED", "NODE_NAME", "POD_NAME", "POD_UID"} {
 		if strings.HasPrefix(text, prefix) {
 			return true
 		}

@@ -79,6 +79,12 @@ func embedded(k kind) (map[string]wanted, error) {
 	return all, nil
 }
 
+// ClassNames returns the names of the DeviceClasses, sorted.
+func ClassNames() ([]string, error) {
+	all, err := embedded(classKind())
+	return sortedNames(all), err
+}
+
 // read reads YAML documents.
 func read(k kind, text []byte) (map[string]wanted, error) {
 	all := map[string]wanted{}

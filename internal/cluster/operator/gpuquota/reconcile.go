@@ -1,0 +1,279 @@
+package gpuquota
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/quota"
+)
+
+// Reconciler keeps the ResourceQuotas of GPUQuotas.
+type Reconciler struct{ deps Deps }
+
+// New returns a reconciler.
+func New(deps Deps) *Reconciler { return &Reconciler{deps} }
+
+// nameOf returns the name of the ResourceQuotas of a GPUQuota.
+func nameOf(q *v1alpha1.GPUQuota) string { return "gpu-quota-" + q.Name }
+
+// Reconcile brings the ResourceQuotas of one GPUQuota, and its status, in line with it.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	// 1. Read the GPUQuota. With it go the ResourceQuotas, which it owns.
+	q := &v1alpha1.GPUQuota{}
+	err := r.deps.Cached.Get(ctx, req.NamespacedName, q)
+	if apierrors.IsNotFound(err) || err == nil && q.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read GPUQuota %s: %w", req.Name, err)
+	}
+	// 2. Which names limit what it means.
+	nodes := &v1alpha1.GPUNodeList{}
+	if err := r.deps.Cached.List(ctx, nodes); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list GPUNodes: %w", err)
+	}
+	plan := quota.Make(limits(q), counted(nodes.Items, r.deps.Classes))
+	// 3. In which namespaces.
+	namespaces, err := r.namespaces(ctx, q)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	// 4. Write what differs, and remove what is not wanted.
+	taken, err := r.bring(ctx, q, plan.Hard, namespaces)
+	// 5. Say what was done.
+	if statusErr := r.report(ctx, q, outcome{plan: plan, namespaces: namespaces, taken: taken, err: err}); err == nil {
+		err = statusErr
+	}
+	return reconcile.Result{}, err
+}
+
+func limits(q *v1alpha1.GPUQuota) []quota.Limit {
+	var all []quota.Limit
+	for _, l := range q.Spec.Limits {
+		all = append(all, quota.Limit{Model: l.Model, Kind: quota.Kind(l.Sharing), Max: l.Max})
+	}
+	return all
+}
+
+// namespaces returns the names of the namespaces that a GPUQuota selects, sorted. One that is going away takes no more pods.
+func (r *Reconciler) namespaces(ctx context.Context, q *v1alpha1.GPUQuota) ([]string, error) {
+	selector := labels.Nothing()
+	if q.Spec.NamespaceSelector != nil {
+		var err error
+		if selector, err = metav1.LabelSelectorAsSelector(q.Spec.NamespaceSelector); err != nil {
+			return nil, fmt.Errorf("read namespaceSelector of GPUQuota %s: %w", q.Name, err)
+		}
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	if err := r.deps.Cached.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		n := &list.Items[i]
+		if n.DeletionTimestamp == nil && (slices.Contains(q.Spec.Namespaces, n.Name) || selector.Matches(labels.Set(n.Labels))) {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// bring writes the ResourceQuotas that differ and deletes those that are not wanted. It returns the namespaces in which somebody else has a
+// ResourceQuota of the name.
+func (r *Reconciler) bring(ctx context.Context, q *v1alpha1.GPUQuota, hard map[string]int64, namespaces []string) (taken []string, err error) {
+	own, err := r.own(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[string]bool{}
+	if len(hard) > 0 {
+		for _, namespace := range namespaces {
+			wanted[namespace] = true
+		}
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(own)) {
+		if wanted[namespace] {
+			continue
+		}
+		if err := r.deps.Client.Delete(ctx, own[namespace]); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("delete ResourceQuota %s/%s: %w", namespace, nameOf(q), err)
+		}
+		r.deps.Log.Info("Removed a ResourceQuota", "namespace", namespace, "name", nameOf(q))
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(wanted)) {
+		have := own[namespace]
+		if have == nil {
+			foreign, err := r.foreign(ctx, q, namespace)
+			if err != nil {
+				return nil, err
+			}
+			if foreign {
+				taken = append(taken, namespace)
+				continue
+			}
+		} else if sameHard(have.Spec.Hard, hard) && metav1.IsControlledBy(have, q) {
+			continue
+		}
+		if err := r.write(ctx, q, namespace, have, hard); err != nil {
+			return nil, err
+		}
+	}
+	return taken, nil
+}
+
+// own returns the ResourceQuotas of a GPUQuota by namespace.
+func (r *Reconciler) own(ctx context.Context, q *v1alpha1.GPUQuota) (map[string]*corev1.ResourceQuota, error) {
+	list := &corev1.ResourceQuotaList{}
+	if err := r.deps.Cached.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list ResourceQuotas: %w", err)
+	}
+	own := map[string]*corev1.ResourceQuota{}
+	for i := range list.Items {
+		if rq := &list.Items[i]; rq.Name == nameOf(q) && rq.Annotations[ofQuota] == q.Name {
+			own[rq.Namespace] = rq
+		}
+	}
+	return own, nil
+}
+
+// foreign reports whether a namespace has a ResourceQuota of the name that the operator did not make: the caches have only its own.
+func (r *Reconciler) foreign(ctx context.Context, q *v1alpha1.GPUQuota, namespace string) (bool, error) {
+	rq := &corev1.ResourceQuota{}
+	err := r.deps.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: nameOf(q)}, rq)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read ResourceQuota %s/%s: %w", namespace, nameOf(q), err)
+	}
+	return rq.Annotations[ofQuota] != q.Name, nil
+}
+
+// write writes a ResourceQuota. One with further names is replaced: server-side apply keeps names that others have added.
+func (r *Reconciler) write(ctx context.Context, q *v1alpha1.GPUQuota, namespace string, have *corev1.ResourceQuota, hard map[string]int64) error {
+	quantities := corev1.ResourceList{}
+	for name, most := range hard {
+		quantities[corev1.ResourceName(name)] = *resource.NewQuantity(most, resource.DecimalSI)
+	}
+	if have != nil && slices.ContainsFunc(slices.Collect(maps.Keys(have.Spec.Hard)), func(name corev1.ResourceName) bool {
+		_, ok := quantities[name]
+		return !ok
+	}) {
+		replaced := have.DeepCopy()
+		replaced.Spec.Hard = quantities
+		if err := r.deps.Client.Update(ctx, replaced, client.FieldOwner(fieldManager)); err != nil {
+			return fmt.Errorf("replace ResourceQuota %s/%s: %w", namespace, nameOf(q), err)
+		}
+		r.deps.Log.Info("Replaced a ResourceQuota", "namespace", namespace, "name", nameOf(q), "names", len(hard))
+		return nil
+	}
+	rq := corev1ac.ResourceQuota(nameOf(q), namespace).
+		WithLabels(map[string]string{managedBy: fieldManager, "app.kubernetes.io/part-of": "berth"}).
+		WithAnnotations(map[string]string{ofQuota: q.Name}).
+		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1alpha1.APIVersion).WithKind("GPUQuota").WithName(q.Name).WithUID(q.UID).WithController(true)).
+		WithSpec(corev1ac.ResourceQuotaSpec().WithHard(quantities))
+	if err := r.deps.Client.Apply(ctx, rq, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply ResourceQuota %s/%s: %w", namespace, nameOf(q), err)
+	}
+	r.deps.Log.Info("Applied a ResourceQuota", "namespace", namespace, "name", nameOf(q), "names", len(hard))
+	return nil
+}
+
+func sameHard(have corev1.ResourceList, want map[string]int64) bool {
+	if len(have) != len(want) {
+		return false
+	}
+	for name, most := range want {
+		quantity, ok := have[corev1.ResourceName(name)]
+		if !ok || quantity.Value() != most {
+			return false
+		}
+	}
+	return true
+}
+
+// sameQuota reports whether two states of a ResourceQuota differ in nothing that the operator keeps.
+func sameQuota(a, b *corev1.ResourceQuota) bool {
+	return apiequality.Semantic.DeepEqual(a.Spec, b.Spec) && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
+		apiequality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+}
+
+// outcome is what a reconcile did.
+type outcome struct {
+	plan              quota.Plan
+	namespaces, taken []string
+	err               error
+}
+
+// condition returns the condition Ready.
+func (o outcome) condition() metav1.Condition {
+	c := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse}
+	switch {
+	case o.err != nil && apierrors.IsForbidden(o.err):
+		c.Reason, c.Message = "Forbidden", o.err.Error()
+	case o.err != nil:
+		c.Reason, c.Message = "Failed", o.err.Error()
+	case len(o.taken) > 0:
+		c.Reason, c.Message = "NameTaken", "somebody else has a ResourceQuota of the name in "+strings.Join(first(o.taken), ", ")+": delete it, or rename the GPUQuota"
+	case len(o.namespaces) == 0:
+		c.Reason, c.Message = "NothingSelected", "no namespace is selected: correct namespaces or namespaceSelector"
+	case len(o.plan.Shared) > 0:
+		c.Reason, c.Message = "NameShared", "a ResourceQuota counts names, and other devices have the same: "+strings.Join(first(o.plan.Shared), ", ")+
+			"; give them another name (resourceName of a rule), or limit both"
+	case len(o.plan.Hard) == 0:
+		c.Reason, c.Message = "NoDevices", "no node advertises such a device: names are limited as soon as one does"
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Applied", fmt.Sprintf("%d names are limited", len(o.plan.Hard))
+	}
+	return c
+}
+
+// first returns at most the first three, for a message.
+func first(all []string) []string {
+	const most = 3
+	if len(all) <= most {
+		return all
+	}
+	return append(slices.Clone(all[:most]), fmt.Sprintf("%d more", len(all)-most))
+}
+
+// report writes the status, if it differs.
+func (r *Reconciler) report(ctx context.Context, q *v1alpha1.GPUQuota, o outcome) error {
+	now := q.DeepCopy()
+	now.Status.ObservedGeneration, now.Status.Namespaces, now.Status.Limited = q.Generation, len(o.namespaces)-len(o.taken), len(o.plan.Hard)
+	if len(o.plan.Hard) == 0 || o.err != nil {
+		now.Status.Namespaces = 0
+	}
+	c := o.condition()
+	c.ObservedGeneration, c.LastTransitionTime = q.Generation, metav1.NewTime(r.deps.Clock.Now())
+	before := meta.FindStatusCondition(q.Status.Conditions, c.Type)
+	meta.SetStatusCondition(&now.Status.Conditions, c)
+	if apiequality.Semantic.DeepEqual(q.Status, now.Status) {
+		return nil
+	}
+	if err := r.deps.Client.Status().Patch(ctx, now, client.MergeFrom(q)); err != nil {
+		return fmt.Errorf("write status of GPUQuota %s: %w", q.Name, err)
+	}
+	if c.Status == metav1.ConditionFalse && (before == nil || before.Reason != c.Reason) {
+		r.deps.Events.Eventf(q, nil, corev1.EventTypeWarning, c.Reason, "Apply", "%s", c.Message)
+	}
+	return nil
+}
