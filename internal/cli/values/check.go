@@ -91,7 +91,7 @@ func (c *checker) read(file File) {
 	}
 }
 
-// merge merges values as Helm does: maps by key, and anything else is replaced. A key without a value stays: it removes the chart's default.
+// merge merges values as Helm does: maps by key, and anything else is replaced. A key without a value stays: it removes the default.
 func merge(into, from map[string]any) {
 	for key, value := range from {
 		below, isMap := value.(map[string]any)

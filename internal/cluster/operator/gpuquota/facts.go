@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/quota"
 )
 
-// counted returns what the API server counts of the devices of all nodes: the extended resources that agents advertise, and the DeviceClasses.
-// A claim of a class can be of any GPU that has the profile, also of one that a device plugin advertises now.
+// counted returns what the API server counts of the devices of all nodes: the extended resources that agents advertise, and the
+// DeviceClasses. A claim of a class can be of any GPU that has the profile, also of one that a device plugin advertises now.
 func counted(nodes []v1alpha1.GPUNode, classes []string) []quota.Counted {
 	var all []quota.Counted
 	whole, profiles := map[string]bool{}, map[string]map[string]bool{}
