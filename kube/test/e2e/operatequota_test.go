@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -134,8 +135,15 @@ func testQuotaEdit(t *testing.T, i *installed) {
 	i.waitLimited(t, "pods", -1)
 }
 
-// testWrongQuota checks that the API server refuses a GPUQuota that says nothing, or two things.
+// testWrongQuota checks that the API server refuses a GPUQuota that says nothing, or two things, and accepts the example of the documents.
 func testWrongQuota(t *testing.T, i *installed) {
+	example, err := os.ReadFile(repository("docs", "examples", "gpuquota.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.DryRun(timeout(t, 10*time.Second), decode(t, string(example))...); err != nil {
+		t.Errorf("the example: %v", err)
+	}
 	for spec, want := range map[string]string{
 		`{"limits":[{"max":1}]}`: "give either namespaces or namespaceSelector",
 		`{"namespaces":["a"],"namespaceSelector":{},"limits":[{"max":1}]}`: "give either namespaces or namespaceSelector",
