@@ -3,7 +3,6 @@ package gpuquota_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -77,7 +76,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			},
 		}).Build()
 	w.r = gpuquota.New(gpuquota.Deps{Cached: w.Client, Client: w.Client, Events: w.events, Classes: []string{"gpu.berth.dev", "mig-1g.5gb.gpu.berth.dev", "mig-1g.5gb.me.gpu.berth.dev"},
-		Clock: testclock.NewFakeClock(time.Unix(1e9, 0)), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Clock: testclock.NewFakeClock(time.Unix(1e9, 0)), Log: slog.New(slog.DiscardHandler)})
 	return w
 }
 
