@@ -116,17 +116,17 @@ package_chart() {
 	cp -R charts/berth "$at/source"
 	sed -i "s|^  registry: berth.dev\$|  registry: $registry|" "$at/source/values.yaml"
 	out=$("$BIN/helm" package "$at/source" --destination "$at" --version "$version" --app-version "$app" 2>&1) || fail "the chart cannot be packaged: $out"
-	tar --extract --file="$at/berth-$version.tgz" --directory="$at/packed"
+	tar --extract --touch --file="$at/berth-$version.tgz" --directory="$at/packed"
 	tar --create --sort=name --mtime="@$(git log -1 --format=%ct 2>/dev/null || echo 0)" --owner=0 --group=0 --numeric-owner --directory="$at/packed" berth |
 		gzip --no-name >"$dir/berth-$version.tgz"
 }
 
-# The chart's version has to be a semantic version.
+# The chart's version has to be a semantic version; a commit is one with a letter before it.
 semantic() {
 	local version=${1#v}
 	case $version in
 	[0-9]*.[0-9]*.[0-9]*) echo "$version" ;;
-	*) echo "0.0.0-$version" ;;
+	*) echo "0.0.0-g$version" ;;
 	esac
 }
 
