@@ -68,10 +68,15 @@ func readFit(ctx context.Context, client dynamic.Interface, file *fit.File) (obj
 
 // listOf returns all objects of a resource, in all namespaces.
 func listOf[T any](ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) ([]T, error) {
+	return listIn[T](ctx, client, resource, metav1.NamespaceAll)
+}
+
+// listIn returns all objects of a resource in a namespace; "" means all.
+func listIn[T any](ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, namespace string) ([]T, error) {
 	var all []T
 	options := metav1.ListOptions{Limit: 500}
 	for {
-		page, err := client.Resource(resource).List(ctx, options)
+		page, err := client.Resource(resource).Namespace(namespace).List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
 		}

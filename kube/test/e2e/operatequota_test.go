@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +109,11 @@ func (i *installed) testQuotaStops(t *testing.T, name string) {
 	_, err := i.Client().CoreV1().Pods(quotaNamespace).Create(t.Context(), pod(2, 1), metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "exceeded quota: "+quotaName) || !strings.Contains(err.Error(), "requests."+name) {
 		t.Errorf("a third pod with %s: %v", name, err)
+	}
+	out, err := exec.Command(filepath.Join(i.State().Bin, "berth"), "quota", "--namespace", quotaNamespace, "--kubeconfig", i.KubeconfigPath()).CombinedOutput()
+	row := regexp.MustCompile(`(?m)^team-a +gpu-quota-team +team +` + regexp.QuoteMeta("requests."+name) + ` +2 +2 +pod-0 \(1\), pod-1 \(1\)$`)
+	if err != nil || !row.Match(out) {
+		t.Errorf("berth quota: %v; want the row %s in\n%s", err, row, out)
 	}
 }
 
