@@ -164,7 +164,8 @@ func (r *Reconciler) foreign(ctx context.Context, q *v1alpha1.GPUQuota, namespac
 	if err != nil {
 		return false, fmt.Errorf("read ResourceQuota %s/%s: %w", namespace, nameOf(q), err)
 	}
-	return rq.Annotations[ofQuota] != q.Name, nil
+	// One whose labels somebody has removed is still owned.
+	return rq.Annotations[ofQuota] != q.Name && !metav1.IsControlledBy(rq, q), nil
 }
 
 // write writes a ResourceQuota. One with further names is replaced: server-side apply keeps names that others have added.

@@ -227,6 +227,17 @@ func TestFollows(t *testing.T) {
 	if got := w.hard("a"); got != whole {
 		t.Errorf("after an edit it is %s", got)
 	}
+	// An edit that hides it from the operator's caches.
+	read()
+	rq.Labels, rq.Annotations = nil, nil
+	rq.Spec.Hard["requests.example.com/gpu"] = resource.MustParse("100")
+	if err := w.Update(t.Context(), rq); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if got := w.hard("a"); got != whole {
+		t.Errorf("after an edit without labels it is %s", got)
+	}
 	// A device under another name.
 	if err := w.Create(t.Context(), gpuNode("m", "A", v1alpha1.DeviceOffer{Resource: "example.com/mig-1g.5gb"})); err != nil {
 		t.Fatal(err)
