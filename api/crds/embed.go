@@ -17,6 +17,12 @@ var gpuNodes string
 //go:embed berth.dev_gpuquotas.yaml
 var gpuQuotas string
 
+//go:embed berth.dev_gpustacks.yaml
+var gpuStacks string
+
+//go:embed berth.dev_nodeoperations.yaml
+var nodeOperations string
+
 // GPUNodes is the definition of gpunodes.berth.dev, in YAML.
 func GPUNodes() []byte { return []byte(gpuNodes) }
 
@@ -29,7 +35,10 @@ type Definition struct {
 
 // All returns all definitions, sorted by name.
 func All() []Definition {
-	return []Definition{{Name: "gpunodes.berth.dev", YAML: GPUNodes()}, {Name: "gpuquotas.berth.dev", YAML: []byte(gpuQuotas)}}
+	return []Definition{
+		{Name: "gpunodes.berth.dev", YAML: GPUNodes()}, {Name: "gpuquotas.berth.dev", YAML: []byte(gpuQuotas)},
+		{Name: "gpustacks.berth.dev", YAML: []byte(gpuStacks)}, {Name: "nodeoperations.berth.dev", YAML: []byte(nodeOperations)},
+	}
 }
 
 // VersionAnnotation is the annotation of a definition that orders its versions, counted from 1: a program does not

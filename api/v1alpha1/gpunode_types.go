@@ -11,8 +11,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // tenants: everyone who may read it sees them.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="berth.dev/schema-version=4"
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=5"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.gate.state`,description="How far the node is on its way to accepting pods with GPUs."
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="GPUs that the last scan found."
 // +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="GPUs that are held, as a whole or in part."
 // +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.summary.free`,description="Healthy GPUs that are not held."
@@ -74,6 +75,9 @@ type GPUNodeStatus struct {
 	// Config says which configuration is in force.
 	// +optional
 	Config GPUConfigStatus `json:"config,omitzero"`
+	// Gate is the state of the validation gate; absent where the gate is off.
+	// +optional
+	Gate *GateStatus `json:"gate,omitempty"`
 	// Conditions are ConfigAccepted (False while the newest configuration is refused and
 	// an older one stays in force) and MIGApplied (False while a layout waits or failed).
 	// +optional
@@ -239,6 +243,12 @@ type DeviceOffer struct {
 	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
 	// +optional
 	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// API is dra for a device that is allocated through ResourceClaims; absent for one that the device plugin advertises.
+	// +optional
+	API string `json:"api,omitempty"`
+	// RefusesMany is true when a request for more than one of the resource is refused.
+	// +optional
+	RefusesMany bool `json:"refusesMany,omitempty"`
 	// Draining says why the device is not allocated to further pods, and what it waits for.
 	// +optional
 	Draining string `json:"draining,omitempty"`

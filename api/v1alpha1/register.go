@@ -17,6 +17,10 @@ const (
 const (
 	KindGPUNode        = "GPUNode"
 	KindGPUQuota       = "GPUQuota"
+	KindGPUStack       = "GPUStack"
+	KindNodeOperation  = "NodeOperation"
+	KindValidation     = "ValidationResult"
+	KindStatusReport   = "StatusReport"
 	KindAgentConfig    = "AgentConfig"
 	KindGPUClaimConfig = "GPUClaimConfig"
 	KindTrace          = "Trace"
@@ -33,6 +37,14 @@ func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Grou
 // GPUNodes names the resource for dynamic clients.
 func GPUNodes() schema.GroupVersionResource { return GroupVersion().WithResource(GPUNodeResource) }
 
+// GPUStacks names the resource for dynamic clients.
+func GPUStacks() schema.GroupVersionResource { return GroupVersion().WithResource("gpustacks") }
+
+// NodeOperations names the resource for dynamic clients.
+func NodeOperations() schema.GroupVersionResource {
+	return GroupVersion().WithResource("nodeoperations")
+}
+
 // TypeMeta is the head of an object of one of the group's kinds.
 func TypeMeta(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: APIVersion, Kind: kind}
@@ -40,7 +52,8 @@ func TypeMeta(kind string) metav1.TypeMeta {
 
 // AddToScheme registers the kinds that an API server serves with a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion(), &GPUNode{}, &GPUNodeList{}, &GPUQuota{}, &GPUQuotaList{})
+	scheme.AddKnownTypes(GroupVersion(), &GPUNode{}, &GPUNodeList{}, &GPUQuota{}, &GPUQuotaList{},
+		&GPUStack{}, &GPUStackList{}, &NodeOperation{}, &NodeOperationList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

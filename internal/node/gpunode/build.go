@@ -27,6 +27,8 @@ type Input struct {
 	Config v1alpha1.GPUConfigStatus
 	// Conditions are copied unchanged, with their transition times.
 	Conditions []metav1.Condition
+	// Gate is nil where the gate is off.
+	Gate *v1alpha1.GateStatus
 }
 
 // Build returns the object of a node. It is a pure function. The order of holdings and conditions does not matter, and
@@ -52,6 +54,10 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	status.Summary = summary(status.Devices)
 	status.Config = in.Config
 	status.Conditions = conditions(in.Conditions)
+	if in.Gate != nil {
+		status.Gate = in.Gate.DeepCopy()
+		status.Gate.Since = metav1.NewTime(in.Gate.Since.UTC().Truncate(time.Second))
+	}
 	return node
 }
 

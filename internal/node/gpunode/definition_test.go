@@ -35,7 +35,7 @@ func TestDefinitionKnowsEveryField(t *testing.T) {
 	for _, column := range spec.Versions[0].AdditionalPrinterColumns {
 		columns = append(columns, column.Name)
 	}
-	if len(columns) != 8 {
+	if len(columns) != 9 {
 		t.Errorf("columns %v", columns)
 	}
 	blob, err := yaml.Marshal(owned(Build("node-0", input()), "node-0", "uid"))

@@ -147,7 +147,8 @@ func offered(units []offer.Unit) map[gpu.UUID]v1alpha1.DeviceOffer {
 	for _, unit := range units {
 		use := unit.Use
 		made := v1alpha1.DeviceOffer{
-			Resource: use.Resource, Sharing: string(use.Mode), Replicas: use.Replicas, TimeSlice: use.TimeSlice, Draining: unit.Draining,
+			Resource: use.Resource, Sharing: string(use.Mode), Replicas: use.Replicas, TimeSlice: use.TimeSlice, API: string(use.API),
+			RefusesMany: use.RefuseMany, Draining: unit.Draining,
 		}
 		if use.Mode == offer.MPS {
 			made.PinnedMemoryMiB, made.ActiveThreadPercentage = use.PinnedMemoryMiB, use.ActiveThreadPercentage
