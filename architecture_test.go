@@ -66,6 +66,7 @@ var rules = []rule{
 	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/bound", "internal/hardware/hostpath", "internal/hardware/nvidia/"}},
 	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
 	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
+	{packages: "internal/hardware/nvidia/cuda", berth: none, others: none},
 	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
 	{packages: "internal/hardware/nvidia/gpulabels", berth: []string{"internal/core/gpu", "internal/core/labelset"}, others: none, never: []string{"os"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
@@ -152,6 +153,7 @@ var wiring = map[string][]string{
 	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/hardware/nvidiatest", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
 	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
+	"internal/hardware/nvidia/cuda":      {"internal/node/agent/validatecmd"},
 	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/hardware/nvidiatest", "internal/cli/", "kube/"},
 }
 

@@ -60,6 +60,7 @@ var plainPackages = []string{
 	"internal/hardware/nvidia",
 	"internal/hardware/nvidia/cdiedits",
 	"internal/hardware/nvidia/cdihook",
+	"internal/hardware/nvidia/cuda",
 	"internal/hardware/nvidia/gpulabels",
 	"internal/hardware/nvidia/smi",
 	"internal/hardware/nvidiatest",
