@@ -34,11 +34,13 @@ const (
 	AreaMIG     Area = "MIG"
 	AreaConfig  Area = "configuration"
 	AreaAgent   Area = "agent"
+	// AreaValidation is what a container finds that uses the GPUs.
+	AreaValidation Area = "validation"
 )
 
 // Areas lists the areas in that order.
 func Areas() []Area {
-	return []Area{AreaGPU, AreaDriver, AreaCDI, AreaRuntime, AreaKubelet, AreaSharing, AreaMIG, AreaConfig, AreaAgent}
+	return []Area{AreaGPU, AreaDriver, AreaCDI, AreaRuntime, AreaKubelet, AreaSharing, AreaMIG, AreaConfig, AreaAgent, AreaValidation}
 }
 
 // Problem is an entry of the catalogue.
@@ -72,7 +74,7 @@ const XIDPattern = "XIDn"
 
 // All lists the catalogue, by area and code.
 func All() []Problem {
-	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), agentProblems(), checkProblems())
+	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), agentProblems(), checkProblems(), validationProblems())
 	areas := Areas()
 	slices.SortFunc(list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(slices.Index(areas, a.Area), slices.Index(areas, b.Area)), cmp.Compare(a.Code, b.Code))
