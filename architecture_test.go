@@ -67,6 +67,7 @@ var rules = []rule{
 	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/bound", "internal/hardware/hostpath", "internal/hardware/nvidia/"}},
 	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
 	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
+	{packages: "internal/hardware/nvidia/cuda", berth: none, others: none},
 	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
 	{packages: "internal/hardware/nvidia/gpulabels", berth: []string{"internal/core/gpu", "internal/core/labelset"}, others: none, never: []string{"os"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
@@ -105,6 +106,8 @@ var rules = []rule{
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/bound", "internal/hardware/hostpath"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
+	{packages: "internal/node/validate", berth: []string{"api/", "internal/hardware/bound"}, others: []string{"golang.org/x/sys/", "k8s.io/apimachinery/"}},
+	{packages: "internal/node/agent/validatecmd", berth: []string{"api/", "internal/hardware/nvidia/cuda", "internal/node/validate"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}},
@@ -156,6 +159,7 @@ var wiring = map[string][]string{
 	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/hardware/nvidiatest", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
 	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
+	"internal/hardware/nvidia/cuda":      {"internal/node/agent/validatecmd"},
 	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/hardware/nvidiatest", "internal/cli/", "kube/"},
 }
 

@@ -76,7 +76,7 @@ const XIDPattern = "XIDn"
 
 // All lists the catalogue, by area and code.
 func All() []Problem {
-	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), gateProblems(), agentProblems(), checkProblems())
+	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), gateProblems(), agentProblems(), checkProblems(), validationProblems())
 	areas := Areas()
 	slices.SortFunc(list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(slices.Index(areas, a.Area), slices.Index(areas, b.Area)), cmp.Compare(a.Code, b.Code))

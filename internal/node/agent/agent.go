@@ -50,6 +50,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
+	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/labels"
@@ -403,7 +404,7 @@ func (a *Agent) wireGate() {
 	configured := a.deps.Hardware.Configured()
 	stack := gatesync.NewStack(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.reports.list.Set)
 	sources := gatesync.Sources{
-		BootID: a.deps.BootID, Vendor: configured, HostRoot: a.config.HostRoot, ContainerdStateDir: a.config.ContainerdStateDir, WithoutCDI: !a.config.UsesCDI(),
+		BootID: a.deps.BootID, Vendor: configured, WithoutCDI: !a.config.UsesCDI(), Runtime: gatefacts.Runtime(a.config.HostRoot, a.config.ContainerdStateDir),
 		OnBus: a.deps.Hardware.OnBus, Hardware: a.node.inventory.Current, Spec: a.devices.cdi.Status, Units: a.devices.allocatable.Units,
 		Excluded: func() map[gpu.UUID]bool {
 			return config.Excluded(a.node.inventory.Current().Of(configured), a.deps.Config.Current().Config)

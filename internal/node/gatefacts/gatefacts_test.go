@@ -84,7 +84,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-const passed = `{"apiVersion":"berth.dev/v1alpha1","kind":"ValidationResult","passed":true}`
+const passed = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":true}`
 
 func TestJudge(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 	failedWith := func(code, text string) *gate.Outcome {
 		return &gate.Outcome{Key: "k", Failed: &gate.Stop{Code: code, Message: text}}
 	}
-	const count = `{"apiVersion":"berth.dev/v1alpha1","kind":"ValidationResult","passed":false,"code":"VALIDATE_COUNT","message":"7 of\n 8 devices"}`
+	const count = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":false,"code":"VALIDATE_COUNT","evidence":"7 of\n 8 devices"}`
 	tests := map[string]struct {
 		pods   []podwatch.Validation
 		want   *gate.Outcome

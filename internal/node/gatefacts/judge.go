@@ -53,12 +53,12 @@ func judge(pod *podwatch.Validation) (failed *gate.Stop, ended bool) {
 func containerStop(pod string, c podwatch.Result) *gate.Stop {
 	var result v1alpha1.ValidationResult
 	err := json.Unmarshal([]byte(c.Message), &result)
-	valid := err == nil && result.Kind == v1alpha1.KindValidation && result.APIVersion == v1alpha1.APIVersion
+	valid := err == nil && result.Kind == v1alpha1.KindValidationResult && result.APIVersion == v1alpha1.ValidationAPIVersion
 	switch {
 	case valid && result.Passed && c.Exit == 0:
 		return nil
 	case valid && !result.Passed && codes.MatchString(result.Code):
-		return &gate.Stop{Code: result.Code, Message: fmt.Sprintf("%s: %s", c.Name, bounded(result.Message))}
+		return &gate.Stop{Code: result.Code, Message: fmt.Sprintf("%s: %s", c.Name, bounded(result.Evidence))}
 	case valid:
 		return &gate.Stop{Code: podFailed, Message: fmt.Sprintf("container %s of pod %s has exited with %d, and its result is that it passed: %t", c.Name, pod, c.Exit, result.Passed)}
 	}

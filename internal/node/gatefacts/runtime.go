@@ -11,6 +11,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
+// Runtime returns RuntimeStop with its arguments.
+func Runtime(hostRoot, stateDir string) func() *gate.Stop {
+	return func() *gate.Stop { return RuntimeStop(hostRoot, stateDir) }
+}
+
 // RuntimeStop returns why the container runtime does not inject CDI devices, by the configuration of containerd below the host's root;
 // nil when it does, and when that cannot be said: containerd 2 and CRI-O inject them by default. The configuration of a containerd that
 // does not serve its socket in stateDir says nothing about the runtime of the node.

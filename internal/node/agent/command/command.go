@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
+	"github.com/berth-gpu/berth/internal/node/agent/validatecmd"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
@@ -94,7 +95,7 @@ what it created, use berth-agent uninstall.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.Bind(root)
-	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut))
+	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut), validatecmd.New(func() string { return o.Sim }))
 	root.AddCommand(newHiddenCommands()...)
 	return root
 }

@@ -4,8 +4,9 @@
 // It guarantees that the Node has the taint before a device is advertised for the first time ([Syncer.AwaitRegistration]), that a node
 // whose GPUs are in use never gets it, and that what is validated stays so for the next agent of the same boot.
 //
-// What wakes it: the hardware, the CDI spec, the use of the devices, the ledger, the pods of the node; every 2 s (500 ms while devices are
-// about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations by the kubelet come without a signal.
+// What wakes it: the hardware, the CDI spec, the use of the devices, the ledger, the pods of the node; every 2 s (500 ms while devices
+// are about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations
+// by the kubelet come without a signal.
 //
 // What it writes: gate.json; through [Node] the taint and the condition; the problem of the source "gate"; and [Syncer.Status].
 //
@@ -34,8 +35,8 @@ import (
 )
 
 const (
-	// waitingTick, startingTick and validatedTick are the times between two looks without a signal: startingTick while the spec is written
-	// and the kubelet registers the devices.
+	// waitingTick, startingTick and validatedTick are the times between two looks without a signal: startingTick while the spec is
+	// written and the kubelet registers the devices.
 	waitingTick   = 2 * time.Second
 	startingTick  = 500 * time.Millisecond
 	validatedTick = 30 * time.Second
@@ -132,8 +133,8 @@ func (s *Syncer) Status() *v1alpha1.GateStatus {
 func (s *Syncer) Subscribe() *signal.Subscription { return s.changed.Subscribe() }
 
 // AwaitRegistration returns when devices may be advertised: when the Node has the taint, or needs none, because the node has no GPUs, is
-// in use, or was validated in this boot. Without the API server it waits for it, since a pod could otherwise come before the taint; no pod
-// that the node does not have yet can come without the API server either. The ledger must have been compared with the node.
+// in use, or was validated in this boot. Without the API server it waits for it, since a pod could otherwise come before the taint; no
+// pod that the node does not have yet can come without the API server either. The ledger must have been compared with the node.
 func (s *Syncer) AwaitRegistration(ctx context.Context) {
 	settings := s.deps.Settings()
 	if settings.Mode != v1alpha1.GateEnforce {

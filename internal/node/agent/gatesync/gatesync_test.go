@@ -177,8 +177,8 @@ func (w *world) validate(uid, result string) {
 }
 
 const (
-	passed             = `{"apiVersion":"berth.dev/v1alpha1","kind":"ValidationResult","passed":true}`
-	failed             = `{"apiVersion":"berth.dev/v1alpha1","kind":"ValidationResult","passed":false,"code":"VALIDATE_CUDA_INIT","message":"cuInit: 999"}`
+	passed             = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":true}`
+	failed             = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":false,"code":"VALIDATE_CUDA_INIT","evidence":"cuInit: 999"}`
 	tainted, untainted = "taint berth.dev/not-validated true", "taint berth.dev/not-validated false"
 )
 

@@ -22,8 +22,8 @@ const (
 	maxStack = 1 << 20
 )
 
-// Stack reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot be read
-// is a problem of the source "gate-settings", and the last settings stay in force; at first those are the defaults.
+// Stack reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot be
+// read is a problem of the source "gate-settings", and the last settings stay in force; at first those are the defaults.
 type Stack struct {
 	path   string
 	report func(source string, problems ...gpu.Cause)
@@ -33,8 +33,8 @@ type Stack struct {
 	current v1alpha1.Gate
 }
 
-// NewStack returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve, because the
-// agent has no API server or no pod of its own, it is off.
+// NewStack returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve, because
+// the agent has no API server or no pod of its own, it is off.
 func NewStack(path string, serves bool, report func(source string, problems ...gpu.Cause)) *Stack {
 	if !serves {
 		path = ""

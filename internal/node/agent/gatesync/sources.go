@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -12,12 +13,13 @@ import (
 // Sources are what the facts of the gate are read from. All but OnBus and the runtime's configuration are read from memory.
 type Sources struct {
 	BootID, Vendor string
-	// HostRoot is where the host's root file system is, and ContainerdStateDir where containerd serves its socket.
-	HostRoot, ContainerdStateDir string
-	WithoutCDI                   bool
-	OnBus                        func() int
-	Hardware                     func() *gpu.Snapshot
-	Excluded                     func() map[gpu.UUID]bool
+	// WithoutCDI is true where containers get their devices in another way.
+	WithoutCDI bool
+	// OnBus returns the number of GPUs on the PCI bus, and Runtime why the container runtime does not inject CDI devices.
+	OnBus    func() int
+	Runtime  func() *gate.Stop
+	Hardware func() *gpu.Snapshot
+	Excluded func() map[gpu.UUID]bool
 	// Spec returns what the last comparison of the CDI spec found; known is false before the first one.
 	Spec func() (fingerprint string, problems []gpu.Cause, known bool)
 	// Units are the devices in use or to be advertised, and Injectable reports whether the CDI spec has one of them.
@@ -34,10 +36,10 @@ func (s Sources) Observe() gatefacts.Inputs {
 	snapshot := s.Hardware().Of(s.Vendor)
 	in := gatefacts.Inputs{
 		BootID: s.BootID, OnBus: s.OnBus(), Snapshot: snapshot, Vendor: s.Vendor, Excluded: s.Excluded(),
-		WithoutCDI: s.WithoutCDI, Runtime: gatefacts.RuntimeStop(s.HostRoot, s.ContainerdStateDir),
+		WithoutCDI: s.WithoutCDI,
 	}
-	if s.WithoutCDI {
-		in.Runtime = nil
+	if !s.WithoutCDI {
+		in.Runtime = s.Runtime()
 	}
 	units := s.units(snapshot)
 	in.Unregistered, in.Advertised = s.advertised(units)

@@ -6,8 +6,8 @@
 //
 // What wakes it: a value that is set; a tick, which restores what others have changed.
 //
-// What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "gate-condition", "gate-taint", "mig-state-label", "gpunode"
-// and "definition"; and the conditions MIGApplied and GPUsReady in [nodeapi.Conditions].
+// What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "gate-condition", "gate-taint",
+// "mig-state-label", "gpunode" and "definition"; and the conditions MIGApplied and GPUsReady in [nodeapi.Conditions].
 //
 // What it never waits for: files, the driver, the kubelet. Setting a value waits for nothing, except for a MIG state whose caller
 // asks to wait a moment for the write.
