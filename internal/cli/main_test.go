@@ -249,8 +249,8 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		case "Node":
 			objects["/api/v1/nodes/"+name] = object
 			lists["/api/v1/nodes"] = append(lists["/api/v1/nodes"], object)
-		case "GPUNode":
-			const path = "/apis/berth.dev/v1alpha1/gpunodes"
+		case "GPUNode", "GPUStack", "NodeOperation":
+			path := "/apis/berth.dev/v1alpha1/" + strings.ToLower(object["kind"].(string)) + "s"
 			objects[path+"/"+name] = object
 			lists[path] = append(lists[path], object)
 		default:
