@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
+	"github.com/berth-gpu/berth/internal/node/agent/onhost"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
@@ -37,7 +38,8 @@ import (
 )
 
 func newUninstallCommand(o *flags.Flags) *cobra.Command {
-	return &cobra.Command{
+	host := &onhost.Options{}
+	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove what agents created on this node and in the API",
 		Long: `Remove what agents created on this node and in the API: the sockets of the device
@@ -49,7 +51,7 @@ others are still done. It can be repeated.
 Stop the agent first, or it creates them again. Running containers keep their GPUs.
 Until an agent runs again no GPU is advertised, and a container that uses a GPU
 through CDI cannot be restarted. The directory of berth-agent mps (--mps-root)
-stays until the next reboot.`,
+stays until the next reboot, but with --on-host.`,
 		Example: `  # After the DaemonSet was deleted, on the node
   berth-agent uninstall
 
@@ -60,7 +62,10 @@ stays until the next reboot.`,
   berth-agent uninstall --kubeconfig /etc/kubernetes/admin.conf --node-name node-0
 
   # Only the files of this node; the API keeps its objects
-  berth-agent uninstall --standalone`,
+  berth-agent uninstall --standalone
+
+  # In a pod of berth uninstall --all, which mounts the node's root at /host
+  berth-agent uninstall --standalone --host-root /host --on-host --hold`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := o.Load(cmd)
@@ -75,9 +80,15 @@ stays until the next reboot.`,
 			if err != nil {
 				return err
 			}
-			return uninstall(cmd.Context(), config, api, kube, cmd.OutOrStdout())
+			config = host.Apply(config)
+			if err := uninstall(cmd.Context(), config, api, kube, cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			return host.Finish(cmd.Context(), config, cmd.OutOrStdout())
 		},
 	}
+	host.Bind(cmd.Flags())
+	return cmd
 }
 
 // step is one thing to remove.
