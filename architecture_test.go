@@ -44,6 +44,7 @@ var rules = []rule{
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/"}},
 	{packages: "internal/cli/fit", berth: []string{"api/"}, never: []string{"os", "net", "k8s.io/client-go/"}},
+	{packages: "internal/cli/uninstall", berth: []string{"api/", "internal/node/labels", "internal/node/nodeapi"}, never: []string{"os", "net", nvml}},
 	{packages: "internal/cli/usage", berth: []string{"internal/core/spelling"}, others: []string{"github.com/spf13/"}},
 	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/usage", "internal/cli/version", "internal/node/agent/command", "internal/cluster/operator/command", "internal/hardware/nvidia/cdihook"}},
 	{packages: "hack/images/command", berth: []string{"hack/images/", "internal/cli/usage", "internal/cli/version", "internal/core/version"}},

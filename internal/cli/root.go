@@ -76,7 +76,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	root.SetErr(deps.Err)
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), newUninstallCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
 	usage.Prepare(root)
 	return root
 }

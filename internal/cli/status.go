@@ -169,14 +169,8 @@ func readStatus(ctx context.Context, client dynamic.Interface) (*v1alpha1.Status
 		kind string
 		err  error
 	}{{v1alpha1.KindGPUNode, errNodes}, {v1alpha1.KindGPUStack, errStacks}, {v1alpha1.KindNodeOperation, errOperations}} {
-		switch {
-		case read.err == nil:
-		case apierrors.IsNotFound(read.err):
-			report.Notes = append(report.Notes, read.kind+": the API server does not have this kind; the operator of a release with the gate defines it when it starts")
-		case apierrors.IsForbidden(read.err):
-			report.Notes = append(report.Notes, fmt.Sprintf("%s: not shown, since this user may not read it: %v", read.kind, read.err))
-		default:
-			return nil, apiError(fmt.Errorf("status: %w", read.err), "")
+		if err := addNote(report, read.kind, read.err); err != nil {
+			return nil, err
 		}
 	}
 	for i := range nodes {
@@ -198,6 +192,20 @@ func readStatus(ctx context.Context, client dynamic.Interface) (*v1alpha1.Status
 	}
 	slices.SortFunc(report.Operations, func(a, b v1alpha1.OperationReport) int { return cmp.Compare(a.Name, b.Name) })
 	return report, nil
+}
+
+// addNote adds to the report why objects of a kind are missing in it. It returns other errors.
+func addNote(report *v1alpha1.StatusReport, kind string, err error) error {
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err):
+		report.Notes = append(report.Notes, kind+": the API server does not have this kind; the operator of a release with the gate defines it when it starts")
+	case apierrors.IsForbidden(err):
+		report.Notes = append(report.Notes, fmt.Sprintf("%s: not shown, since this user may not read it: %v", kind, err))
+	default:
+		return apiError(fmt.Errorf("status: %w", err), "")
+	}
+	return nil
 }
 
 func stackReport(stack *v1alpha1.GPUStack) *v1alpha1.StackReport {
