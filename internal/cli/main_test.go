@@ -249,8 +249,8 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		case "Node":
 			objects["/api/v1/nodes/"+name] = object
 			lists["/api/v1/nodes"] = append(lists["/api/v1/nodes"], object)
-		case "GPUNode":
-			const path = "/apis/berth.dev/v1alpha1/gpunodes"
+		case "GPUNode", "GPUStack", "NodeOperation":
+			path := "/apis/berth.dev/v1alpha1/" + strings.ToLower(object["kind"].(string)) + "s"
 			objects[path+"/"+name] = object
 			lists[path] = append(lists[path], object)
 		default:
@@ -267,9 +267,9 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
 			"reason": "NotFound", "message": "not found"})
 		if object, ok := objects[r.URL.Path]; ok {
-			if r.Method == http.MethodPatch {
+			if r.Method == http.MethodPatch || r.Method == http.MethodDelete {
 				forbid := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
-					"reason": "Forbidden", "message": "may not patch nodes"}
+					"reason": "Forbidden", "message": "may not " + strings.ToLower(r.Method) + " nodes"}
 				w.WriteHeader(http.StatusForbidden)
 				object = forbid
 			}

@@ -58,6 +58,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
   berth gpus                                the GPUs of the cluster with their holders
   berth topo node-0                         the links between a node's GPUs
   berth top                                 the utilization of this node's GPUs, live
+  berth status                              what each node with GPUs waits for
   berth doctor                              the problems of this node with their fixes
   berth fit -f claim.yaml                   whether a claim or pod would get its devices now
   berth reset 3                             reset a GPU of this node
@@ -75,7 +76,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	root.SetErr(deps.Err)
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newFitCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), newUninstallCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
 	usage.Prepare(root)
 	return root
 }

@@ -31,6 +31,12 @@ import (
 // not minutes.
 const apiTimeout = 10 * time.Second
 
+// A removal makes some requests per node. The defaults of client-go, 5 and 10, would delay it by minutes in a large cluster.
+const (
+	apiQPS   = 50
+	apiBurst = 100
+)
+
 // sources are the flags that say where facts are read.
 type sources struct {
 	places    evidence.Places
@@ -218,6 +224,7 @@ func (s *sources) api() (*evidence.API, string) {
 	if config.Timeout == 0 {
 		config.Timeout = apiTimeout
 	}
+	config.QPS, config.Burst = apiQPS, apiBurst
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -184,6 +185,50 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 	if left := l.left("state"); len(left) != 1 {
 		t.Errorf("left in state: %v, want the file of another program", left)
+	}
+}
+
+// TestUninstallOnHost checks that what an agent of a pod made is removed through a mount of the node's root, with the folders, and that
+// the probe of the pod sees it.
+func TestUninstallOnHost(t *testing.T) {
+	root := t.TempDir()
+	files := []string{"var/lib/kubelet/plugins/gpu.berth.dev/other", "run/cdi/k8s.berth.dev-gpu.json", "opt/berth/bin/berth-cdi-hook-0123456789ab", "run/berth/ledger",
+		"run/berth/units.json", "var/lib/berth/config.last-good", "run/berth/mps/state.json"}
+	for _, file := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o755), os.WriteFile(filepath.Join(root, file), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	command := func(args ...string) error {
+		root := New(Deps{Out: io.Discard, Err: io.Discard})
+		root.SetArgs(args)
+		return root.ExecuteContext(ctx)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- command("uninstall", "--standalone", "--host-root", root, "--on-host", "--hold", "--node-name", "node-0")
+	}()
+	for deadline := time.Now().Add(20 * time.Second); command("probe", "clean") != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the node is not clean")
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for _, gone := range []string{"run/cdi/k8s.berth.dev-gpu.json", "opt/berth", "run/berth", "var/lib/berth"} {
+		if _, err := os.Lstat(filepath.Join(root, gone)); err == nil {
+			t.Errorf("%s is left", gone)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(root, files[0])); err != nil {
+		t.Errorf("the file of another program: %v", err)
 	}
 }
 

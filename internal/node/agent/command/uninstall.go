@@ -15,11 +15,13 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
+	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
+	"github.com/berth-gpu/berth/internal/node/agent/onhost"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
@@ -37,19 +39,20 @@ import (
 )
 
 func newUninstallCommand(o *flags.Flags) *cobra.Command {
-	return &cobra.Command{
+	host := &onhost.Options{}
+	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove what agents created on this node and in the API",
 		Long: `Remove what agents created on this node and in the API: the sockets of the device
 plugin and the DRA driver, the CDI spec, the hook programs, the agent's sockets and
-state, the node's labels, condition and taint, its ResourceSlices, and the GPUNode
+state, the node's labels, conditions and taints, its ResourceSlices, and the GPUNode
 object. A step that fails is reported, and the
 others are still done. It can be repeated.
 
 Stop the agent first, or it creates them again. Running containers keep their GPUs.
 Until an agent runs again no GPU is advertised, and a container that uses a GPU
 through CDI cannot be restarted. The directory of berth-agent mps (--mps-root)
-stays until the next reboot.`,
+stays until the next reboot, but with --on-host.`,
 		Example: `  # After the DaemonSet was deleted, on the node
   berth-agent uninstall
 
@@ -60,7 +63,10 @@ stays until the next reboot.`,
   berth-agent uninstall --kubeconfig /etc/kubernetes/admin.conf --node-name node-0
 
   # Only the files of this node; the API keeps its objects
-  berth-agent uninstall --standalone`,
+  berth-agent uninstall --standalone
+
+  # In a pod of berth uninstall --all, which mounts the node's root at /host
+  berth-agent uninstall --standalone --host-root /host --on-host --hold`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := o.Load(cmd)
@@ -75,9 +81,15 @@ stays until the next reboot.`,
 			if err != nil {
 				return err
 			}
-			return uninstall(cmd.Context(), config, api, kube, cmd.OutOrStdout())
+			config = host.Apply(config)
+			if err := uninstall(cmd.Context(), config, api, kube, cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			return host.Finish(cmd.Context(), config, cmd.OutOrStdout())
 		},
 	}
+	host.Bind(cmd.Flags())
+	return cmd
 }
 
 // step is one thing to remove.
@@ -102,7 +114,9 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 	if api != nil {
 		steps = append(steps,
 			step{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return nodeapi.RemoveMIGState(ctx, api, config.NodeName) }},
-			step{"condition and taint of Node " + config.NodeName, func() error { return nodeapi.RemoveHealth(ctx, api, config.NodeName) }},
+			step{"conditions and taints of Node " + config.NodeName, func() error {
+				return errors.Join(nodeapi.RemoveHealth(ctx, api, config.NodeName), nodeapi.RemoveGate(ctx, api, config.NodeName, v1alpha1.TaintNotValidated))
+			}},
 			step{"ResourceSlices of " + config.DRADriverName + " of Node " + config.NodeName, func() error { return publish.Remove(ctx, kube, config.DRADriverName, config.NodeName) }},
 			step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }},
 		)
@@ -121,7 +135,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 func removeState(dir string) error {
 	err := errors.Join(
 		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
-		reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
+		gatesync.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
 	)
 	removeIfEmpty(dir)
 	return err

@@ -1,0 +1,149 @@
+// Package onhost is the part of berth-agent uninstall that cleans a node through one mount of the node's root, without the mounts of an
+// agent: a folder that is a mount point of the container cannot be removed, and the kubelet makes the folders of an agent's mounts again.
+//
+// It guarantees that links of the host (/var/run) are followed as the host follows them and never lead out of the mount, that only empty
+// folders are removed, and that a probe succeeds only after everything was removed. Nothing wakes it; it removes the folders that were
+// made for Berth; Hold waits for the end of the process.
+package onhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/hardware/hostpath"
+)
+
+const (
+	// socket is where Hold listens. It is no file: an image has no folder that can be written. It belongs to the pod's network.
+	socket = "@berth-agent-uninstall"
+	// own is the name of folders that nothing but Berth uses, such as /opt/berth.
+	own = "berth"
+	// dialLimit bounds a probe.
+	dialLimit = time.Second
+)
+
+// Options are flags of the command.
+type Options struct {
+	onHost, hold bool
+	draDriver    string
+}
+
+// Bind adds the flags.
+func (o *Options) Bind(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.onHost, "on-host", false, "find all directories below --host-root, which is the only mount of the node, and remove those that are empty afterwards")
+	flags.BoolVar(&o.hold, "hold", false, "keep running after everything was removed, until a signal; berth-agent probe clean succeeds from then on")
+	flags.StringVar(&o.draDriver, "dra-driver", "", "remove the sockets of the DRA driver `NAME` (default: draDriverName of the configuration)")
+}
+
+// Apply returns the configuration with the directories in which this process finds those of the host.
+func (o *Options) Apply(config *v1alpha1.AgentConfig) *v1alpha1.AgentConfig {
+	config = config.DeepCopy()
+	if o.draDriver != "" {
+		config.DRADriverName = o.draDriver
+	}
+	if !o.onHost {
+		return config
+	}
+	host := hostpath.New(config.HostRoot)
+	for _, dir := range []*string{&config.KubeletDir, &config.CDIDir, &config.HookDir, &config.StateDir, &config.PersistentDir, &config.MPSRoot, &config.Labels.Dir} {
+		*dir = host.Resolve(*dir)
+	}
+	return config
+}
+
+// Finish removes what is left of the folders, and waits for a signal if that is asked for. The configuration is that of Apply.
+func (o *Options) Finish(ctx context.Context, config *v1alpha1.AgentConfig, out io.Writer) error {
+	if o.onHost {
+		if err := removeFolders(config, out); err != nil {
+			return err
+		}
+	}
+	if !o.hold {
+		return nil
+	}
+	return hold(ctx, out)
+}
+
+// removeFolders removes the state of MPS daemons, and then the folders that were made for Berth and are empty.
+func removeFolders(config *v1alpha1.AgentConfig, out io.Writer) error {
+	err := os.RemoveAll(config.MPSRoot)
+	switch {
+	case errors.Is(err, syscall.EBUSY):
+		fmt.Fprintf(out, "left %s until the next boot: %v\n", config.MPSRoot, err)
+	case err != nil:
+		return fmt.Errorf("remove state of MPS daemons: %w", err)
+	}
+	for _, dir := range []string{config.HookDir, config.StateDir, config.PersistentDir} {
+		for _, empty := range []string{dir, filepath.Dir(dir)} {
+			if empty == dir && filepath.Base(filepath.Dir(dir)) != own && filepath.Base(dir) != own {
+				continue // A folder of the administrator.
+			}
+			if empty != dir && filepath.Base(empty) != own {
+				continue
+			}
+			if err := os.Remove(empty); err == nil {
+				fmt.Fprintln(out, "removed", empty)
+			} else if !kept(err) {
+				return fmt.Errorf("remove empty folder: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// kept reports whether a folder is gone already, or has to stay: it has files of others, is a mount point of the host, or is on a file
+// system that cannot be written, as Berth's files then are not either.
+func kept(err error) bool {
+	for _, reason := range []error{fs.ErrNotExist, syscall.ENOTEMPTY, syscall.EBUSY, syscall.EROFS} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
+}
+
+// hold answers probes until ctx ends or the process gets a signal.
+func hold(ctx context.Context, out io.Writer) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("listen for probes: %w", err)
+	}
+	fmt.Fprintln(out, "the node is clean")
+	closed := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer closed()
+	for {
+		conn, err := listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("answer a probe: %w", err)
+		}
+		_ = conn.Close()
+	}
+}
+
+// Probe returns nil while a command with --hold of this pod has removed everything.
+func Probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("the node is not clean yet: %w", err)
+	}
+	return conn.Close()
+}
