@@ -50,24 +50,37 @@ func checkCUDA(fault string, device bool) error {
 		calls, valid = calls[cudaCallsOfMachine:], "CALL=RESULT such as cuCtxCreate_v2=46, wrong, hang=CALL for one GPU"
 	}
 	kind, value, _ := strings.Cut(fault, "=")
-	number, err := strconv.Atoi(value)
 	call := kind
-	switch {
-	case fault == cudaWrong, fault == cudaMissing && !device:
-		return nil
-	case kind == cudaCount && !device && err == nil && number != 0, kind == cudaMajor && !device && err == nil && number > 0:
-		return nil
-	case kind == cudaHang && slices.Contains(calls, value):
-		return nil
-	case slices.Contains(calls, kind) && err == nil && number > 0:
-		return nil
-	case kind == cudaHang:
+	if kind == cudaHang {
 		call = value
 	}
-	if near := spelling.Nearest(call, calls); near != "" && !slices.Contains(calls, call) {
+	if known := slices.Contains(calls, call); known && kind == cudaHang || known && positive(value) || !known && otherFault(fault, device) {
+		return nil
+	}
+	if near := spelling.Nearest(call, calls); near != "" && near != call {
 		return fmt.Errorf("fault of libcuda %q: no such call; did you mean %q? (want %s)", fault, near, valid)
 	}
 	return fmt.Errorf("fault of libcuda %q: want %s; the calls are %s", fault, valid, strings.Join(calls, ", "))
+}
+
+func positive(text string) bool {
+	number, err := strconv.Atoi(text)
+	return err == nil && number > 0
+}
+
+// otherFault reports whether a fault that concerns no call exists.
+func otherFault(fault string, device bool) bool {
+	if fault == cudaWrong || device {
+		return fault == cudaWrong
+	}
+	kind, value, _ := strings.Cut(fault, "=")
+	switch kind {
+	case cudaCount:
+		return positive(strings.TrimPrefix(value, "-"))
+	case cudaMajor:
+		return positive(value)
+	}
+	return fault == cudaMissing
 }
 
 // moduleVersion is the version of the kernel module, which a fault makes another one than that of the driver's files.

@@ -166,11 +166,7 @@ func libraryCalls() []string {
 
 // check returns an error for a fault that the hardware cannot have.
 func (f *Fault) check(hw *hardware, slot int) error {
-	err := f.Transient.check(f.GPU == "")
-	if err == nil {
-		err = checkCUDA(f.CUDA, f.GPU != "")
-	}
-	if err != nil || f.ofMachine() {
+	if err := errors.Join(f.Transient.check(f.GPU == ""), checkCUDA(f.CUDA, f.GPU != "")); err != nil || f.ofMachine() {
 		return err
 	}
 	c := &hw.GPUs[slot]
@@ -253,9 +249,7 @@ func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event
 		return []event{{Type: eventInject, Note: "driver gone"}}
 	}
 	if f.ofMachine() {
-		if f.Transient.Call != "" {
-			f.Transient.add(st, -1)
-		}
+		f.Transient.add(st, -1)
 		st.CUDA = cmp.Or(f.CUDA, st.CUDA)
 		return []event{{Type: eventInject, Note: f.String()}}
 	}
@@ -315,9 +309,7 @@ func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event
 	if f.Hang != "" {
 		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
 	}
-	if f.Transient.Call != "" {
-		f.Transient.add(st, at.slot)
-	}
+	f.Transient.add(st, at.slot)
 	if f.Busy {
 		c.occupy(at)
 	}

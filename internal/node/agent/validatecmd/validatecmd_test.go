@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -113,6 +116,65 @@ func checkPassed(t *testing.T, machine *sim.Machine, got *v1alpha1.ValidationRes
 	slices.Sort(want)
 	if err != nil || !got.Passed || !slices.Equal(got.Devices, want) || got.DriverVersion != shown.Driver || got.Resource != "nvidia.com/gpu" {
 		t.Errorf("got %v: %+v\nwant the devices %q", err, got, want)
+	}
+}
+
+// TestMIGDevices checks a container that has two MIG devices of one GPU: CUDA shows one of them.
+func TestMIGDevices(t *testing.T) {
+	machine := newMachine(t)
+	nvmlOf := machine.NVML()
+	if ret := nvmlOf.Init(); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	gpu, _ := nvmlOf.DeviceGetHandleByIndex(0)
+	if _, ret := gpu.SetMigMode(nvml.DEVICE_MIG_ENABLE); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	for range 2 {
+		profile, _ := gpu.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_1_SLICE)
+		instance, ret := gpu.CreateGpuInstance(&profile)
+		if ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+		compute, _ := instance.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+		if _, ret := instance.CreateComputeInstance(&compute); ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+	}
+	for i := 1; i < 8; i++ {
+		if err := os.Remove(filepath.Join(machine.Root(), "dev", fmt.Sprintf("nvidia%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	capabilities, err := filepath.Glob(filepath.Join(machine.Root(), "proc/driver/nvidia/capabilities/gpu0/mig/gi*/ci*/access"))
+	if err != nil || len(capabilities) != 2 {
+		t.Fatalf("capabilities %q, %v", capabilities, err)
+	}
+	caps := filepath.Join(machine.Root(), "dev/nvidia-caps")
+	if err := os.MkdirAll(caps, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range capabilities {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), "DeviceFileMinor: ")
+		minor, _, _ := strings.Cut(rest, "\n")
+		if err := os.WriteFile(filepath.Join(caps, "nvidia-cap"+minor), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown, err := machine.Show()
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, _, err := run(t, machine, "--expect", "2")
+	if err != nil || len(printed.Devices) != 1 || printed.Devices[0] != shown.GPUs[0].MIGDevices[0].UUID {
+		t.Errorf("got %v: %+v\nwant the MIG device %s", err, printed, shown.GPUs[0].MIGDevices[0].UUID)
+	}
+	if printed, _, err = run(t, machine, "--expect", "3"); err == nil || printed.Code != "VALIDATE_NODES" {
+		t.Errorf("got %v: %+v\nwant VALIDATE_NODES", err, printed)
 	}
 }
 
