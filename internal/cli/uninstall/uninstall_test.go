@@ -543,3 +543,14 @@ func TestRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestAllNodes checks that with an image each node is cleaned when nothing of the API says which nodes had an agent.
+func TestAllNodes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, strings.Replace(others, "labels: {zone: a}", "labels: {kubernetes.io/os: linux}", 1))
+		out, err := w.run(Options{Image: "example.com/agent"})
+		if err != nil || !strings.Contains(out, "node node-plain is clean") || len(w.all(daemonSets())) != 1 {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
