@@ -29,11 +29,13 @@ Run it before helm uninstall, which removes the rest of the release. After a hel
 it works too: it finds what is left. It can be ended at any point and run again.
 
 The files of a node are removed by a pod of the DaemonSet berth-uninstall, with the image of the
-agent. A node that is not ready is skipped, and the exit code is 1. Running pods keep their GPUs;
-those that share a GPU by MPS end. Until another program advertises the GPUs no pod gets one.`,
+agent: on the nodes of the agents, or on those with a GPUNode; with --image on all, when nothing says
+which nodes had one. A node that is not ready is skipped, and the exit code is 1. Running pods keep
+their GPUs; those that share a GPU by MPS end. Until another program advertises the GPUs no pod gets one.`,
 		Example: `  berth uninstall --all && helm uninstall berth -n berth-system
   berth uninstall --all --yes --timeout 15m
-  berth uninstall --all --image registry.example.com/berth-agent:1.2.0   when nothing says which image to use`,
+  berth uninstall --all --image registry.example.com/berth-agent:1.2.0
+                                  when the definitions were deleted before: clean each node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !all {
@@ -62,7 +64,7 @@ those that share a GPU by MPS end. Until another program advertises the GPUs no 
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&options.Force, "force", false, "go on under active NodeOperations, and where nodes cannot be cleaned")
 	flags.StringVarP(&options.Namespace, "namespace", "n", "", "the namespace of the release (default: that of the GPUStack, or "+uninstall.DefaultNamespace+")")
-	flags.StringVar(&options.Image, "image", "", "clean the nodes with pods of this image (default: that of the agents)")
+	flags.StringVar(&options.Image, "image", "", "the image of the agent, for the pods that clean the nodes (default: that of the agents that run)")
 	flags.DurationVar(&options.Timeout, "timeout", 5*time.Minute, "how long each step may wait for pods and nodes")
 	return cmd
 }

@@ -38,7 +38,7 @@ var pathFlags = []string{"kubelet-dir", "cdi-dir", "hook-dir", "state-dir", "per
 // prepareHosts makes the DaemonSet that cleans the nodes, without pods yet. From then on nothing depends on the agent's.
 func (r *remover) prepareHosts(ctx context.Context) error {
 	s := &r.found
-	if !s.needsHosts() {
+	if !r.needsHosts() {
 		return nil
 	}
 	if s.agent == nil && s.hosts != nil {
@@ -141,7 +141,7 @@ func (r *remover) hostSet() (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-// withoutAgent returns what else the agent's DaemonSet says, from the GPUStack and the GPUNodes.
+// withoutAgent returns what else the agent's DaemonSet says, from the GPUStack and the GPUNodes. Without GPUNodes it is on each node.
 func (r *remover) withoutAgent() (spec corev1.PodSpec, agent corev1.Container) {
 	stack := r.found.stackSpec()
 	for _, secret := range stack.PullSecrets {
@@ -154,6 +154,10 @@ func (r *remover) withoutAgent() (spec corev1.PodSpec, agent corev1.Container) {
 		}
 	}
 	slices.Sort(agent.Args)
+	if len(r.found.nodes) == 0 {
+		spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
+		return spec, agent
+	}
 	var terms []corev1.NodeSelectorTerm
 	for i := range r.found.nodes {
 		// A field may have one value per term.

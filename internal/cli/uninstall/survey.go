@@ -32,8 +32,11 @@ type survey struct {
 	driver string
 }
 
-// needsHosts reports whether nodes may have files of an agent.
-func (s *survey) needsHosts() bool { return s.agent != nil || s.hosts != nil || len(s.nodes) > 0 }
+// needsHosts reports whether nodes may have files of an agent. Where nothing in the API says so, the user may, by an image.
+func (r *remover) needsHosts() bool {
+	s := &r.found
+	return s.agent != nil || s.hosts != nil || len(s.nodes) > 0 || r.Image != ""
+}
 
 // survey reads what there is.
 func (r *remover) survey(ctx context.Context) error {

@@ -44,7 +44,8 @@ type Deps struct {
 type Options struct {
 	// Namespace is that of the release; empty means that of the GPUStack, or DefaultNamespace.
 	Namespace string
-	// Image is that of the pods that clean the nodes; empty means that of the agent.
+	// Image is that of the pods that clean the nodes; empty means that of the agent. With an image all nodes are cleaned when neither a
+	// DaemonSet nor a GPUNode says which nodes had an agent.
 	Image string
 	// Force goes on where nodes cannot be cleaned, and under active NodeOperations.
 	Force bool
@@ -122,7 +123,7 @@ func (r *remover) mayStart() error {
 	for _, operation := range active {
 		r.print("warning: ends the NodeOperation %s", operation)
 	}
-	if r.found.needsHosts() {
+	if r.needsHosts() {
 		if _, err := r.image(); err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package uninstall
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -341,43 +340,51 @@ func TestHostSet(t *testing.T) {
 	}
 }
 
-// TestKilled kills the command at each write, removes the release in between or not, and checks that a repetition ends where an
-// undisturbed run does.
+// TestKilled kills the command at each write and checks that a repetition ends where an undisturbed run does, also when the release was
+// removed before, or was removed or installed again in between.
 func TestKilled(t *testing.T) {
-	for _, before := range []bool{false, true} {
-		for _, between := range []bool{false, true} {
-			t.Run(fmt.Sprintf("helm uninstall before: %v, in between: %v", before, between), func(t *testing.T) {
-				for at := 0; ; at++ {
-					killed := true
-					bubble(t, func(t *testing.T) {
-						w := newWorld(t, others, kept, release)
-						if before {
-							w.helmUninstall()
-						}
-						w.killAt = at
-						_, err := w.run(Options{})
-						if killed = errors.Is(err, errKilled); !killed && err != nil {
-							t.Fatal(err)
-						}
-						w.killAt = -1
-						if between && !before {
-							w.helmUninstall()
-						}
-						if out, err := w.run(Options{}); err != nil {
-							t.Fatalf("killed at write %d (%v): %v\n%s", at, w.writes, err, out)
-						}
-						w.checkClean()
-					})
-					if !killed || t.Failed() {
-						if at < 15 {
-							t.Errorf("only %d writes were made", at)
-						}
-						return
-					}
-				}
-			})
-		}
+	tests := map[string]struct{ before, between func(*world) }{
+		"before helm uninstall":     {},
+		"after helm uninstall":      {before: (*world).helmUninstall},
+		"helm uninstall in between": {between: (*world).helmUninstall},
+		"installed again": {between: func(w *world) {
+			w.helmUninstall()
+			w.add(release)
+		}},
 	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for at, killed := 0, true; killed && !t.Failed(); at++ {
+				bubble(t, func(t *testing.T) { killed = testKilledAt(t, at, tc.before, tc.between) })
+				if !killed && at < 15 {
+					t.Errorf("only %d writes were made", at)
+				}
+			}
+		})
+	}
+}
+
+// testKilledAt kills the command at one write; it returns false when it has fewer.
+func testKilledAt(t *testing.T, at int, before, between func(*world)) bool {
+	w := newWorld(t, others, kept, release)
+	if before != nil {
+		before(w)
+	}
+	w.killAt = at
+	_, err := w.run(Options{})
+	killed := errors.Is(err, errKilled)
+	if !killed && err != nil {
+		t.Fatal(err)
+	}
+	w.killAt = -1
+	if between != nil {
+		between(w)
+	}
+	if out, err := w.run(Options{}); err != nil {
+		t.Fatalf("killed at write %d (%v): %v\n%s", at, w.writes, err, out)
+	}
+	w.checkClean()
+	return killed
 }
 
 // TestWithoutNamespace checks that a namespace that was deleted is made for the pods, and deleted again.
@@ -540,6 +547,17 @@ func TestRefused(t *testing.T) {
 		}
 		if out, err := w.run(Options{Image: "example.com/agent"}); err != nil || w.hostSet().Spec.Template.Spec.Containers[0].Image != "example.com/agent" {
 			t.Errorf("with an image: %v\n%s", err, out)
+		}
+	})
+}
+
+// TestAllNodes checks that with an image each node is cleaned when nothing of the API says which nodes had an agent.
+func TestAllNodes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, strings.Replace(others, "labels: {zone: a}", "labels: {kubernetes.io/os: linux}", 1))
+		out, err := w.run(Options{Image: "example.com/agent"})
+		if err != nil || !strings.Contains(out, "node node-plain is clean") || len(w.all(daemonSets())) != 1 {
+			t.Errorf("%v\n%s", err, out)
 		}
 	})
 }

@@ -52,7 +52,8 @@ others are still done. It can be repeated.
 Stop the agent first, or it creates them again. Running containers keep their GPUs.
 Until an agent runs again no GPU is advertised, and a container that uses a GPU
 through CDI cannot be restarted. The directory of berth-agent mps (--mps-root)
-stays until the next reboot, but with --on-host.`,
+stays until the next reboot. With --on-host it is removed, too, and so are the folders
+that are empty then: /opt/berth, /run/berth and /var/lib/berth.`,
 		Example: `  # After the DaemonSet was deleted, on the node
   berth-agent uninstall
 

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -58,7 +59,9 @@ func (o *Options) Apply(config *v1alpha1.AgentConfig) *v1alpha1.AgentConfig {
 	}
 	host := hostpath.New(config.HostRoot)
 	for _, dir := range []*string{&config.KubeletDir, &config.CDIDir, &config.HookDir, &config.StateDir, &config.PersistentDir, &config.MPSRoot, &config.Labels.Dir} {
-		*dir = host.Resolve(*dir)
+		if *dir != "" {
+			*dir = host.Resolve(*dir)
+		}
 	}
 	return config
 }
@@ -78,11 +81,7 @@ func (o *Options) Finish(ctx context.Context, config *v1alpha1.AgentConfig, out 
 
 // removeFolders removes the state of MPS daemons, and then the folders that were made for Berth and are empty.
 func removeFolders(config *v1alpha1.AgentConfig, out io.Writer) error {
-	err := os.RemoveAll(config.MPSRoot)
-	switch {
-	case errors.Is(err, syscall.EBUSY):
-		fmt.Fprintf(out, "left %s until the next boot: %v\n", config.MPSRoot, err)
-	case err != nil:
+	if err := removeMPS(config, out); err != nil {
 		return fmt.Errorf("remove state of MPS daemons: %w", err)
 	}
 	for _, dir := range []string{config.HookDir, config.StateDir, config.PersistentDir} {
@@ -101,6 +100,27 @@ func removeFolders(config *v1alpha1.AgentConfig, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// removeMPS removes the state of MPS daemons, which have ended, if it is in a folder of Berth. It never removes through a mount: the files of
+// one belong to the clients.
+func removeMPS(config *v1alpha1.AgentConfig, out io.Writer) error {
+	inside, err := filepath.Rel(config.StateDir, config.MPSRoot)
+	if err != nil || inside == "." || !filepath.IsLocal(inside) {
+		return nil
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		// The fifth field is the mount point, with octal escapes of blanks.
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4]+"/", strings.ReplaceAll(config.MPSRoot, " ", `\040`)+"/") {
+			fmt.Fprintf(out, "left %s until the next boot, since %s is mounted\n", config.MPSRoot, fields[4])
+			return nil
+		}
+	}
+	return os.RemoveAll(config.MPSRoot)
 }
 
 // kept reports whether a folder is gone already, or has to stay: it has files of others, is a mount point of the host, or is on a file

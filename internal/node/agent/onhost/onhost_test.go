@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
@@ -53,6 +55,7 @@ func TestApply(t *testing.T) {
 func TestFolders(t *testing.T) {
 	tests := map[string]struct {
 		hookDir string
+		mpsRoot string
 		dirs    []string
 		files   []string
 		want    []string
@@ -71,7 +74,12 @@ func TestFolders(t *testing.T) {
 		"hooks in a folder of the administrator": {
 			hookDir: "/usr/local/bin", dirs: []string{"usr/local/bin"}, want: []string{"usr", "usr/local", "usr/local/bin"},
 		},
-		"nothing": {},
+		"MPS daemons in a folder of the administrator": {
+			mpsRoot: "/run/nvidia/mps", dirs: []string{"run/nvidia/mps"}, files: []string{"run/nvidia/mps/state"}, want: []string{"run", "run/nvidia", "run/nvidia/mps", "run/nvidia/mps/state"},
+		},
+		"MPS daemons in the root":  {mpsRoot: "/", dirs: []string{"a"}, want: []string{"a"}},
+		"no folder of MPS daemons": {mpsRoot: "none", dirs: []string{"run/berth"}, files: []string{"run/berth/other"}, want: []string{"run", "run/berth", "run/berth/other"}},
+		"nothing":                  {},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,6 +97,9 @@ func TestFolders(t *testing.T) {
 			config := agentConfig(root)
 			if tc.hookDir != "" {
 				config.HookDir = tc.hookDir
+			}
+			if tc.mpsRoot != "" {
+				config.MPSRoot = strings.TrimPrefix(tc.mpsRoot, "none")
 			}
 			o := options(t, "--on-host")
 			for range 2 {
@@ -132,5 +143,34 @@ func TestHold(t *testing.T) {
 	}
 	if err := Probe(t.Context()); err == nil {
 		t.Error("the probe succeeds after the command")
+	}
+}
+
+// TestMounted checks that nothing is removed through a mount below the folder of MPS daemons.
+func TestMounted(t *testing.T) {
+	root := t.TempDir()
+	shm := filepath.Join(root, "run/berth/mps/GPU-a/shm")
+	if err := os.MkdirAll(shm, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("onhost-test", shm, "tmpfs", 0, ""); err != nil {
+		t.Skipf("this process may not mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(shm, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	file := filepath.Join(shm, "of-a-client")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	o := options(t, "--on-host")
+	if err := o.Finish(t.Context(), o.Apply(agentConfig(root)), &out); err != nil || !strings.Contains(out.String(), "until the next boot, since "+shm+" is mounted") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
 	}
 }
