@@ -3,6 +3,7 @@ package validate
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"strings"
@@ -33,6 +34,9 @@ func (r *run) load(known found) (found, string, error) {
 // compareVersions compares the kernel module with the library. Neither works with another version of the other.
 func (r *run) compareVersions(known found) (found, string, error) {
 	text, err := r.Files.Read(versionFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return known, versionFile + " is not in this container, so cuInit decides", nil
+	}
 	if err != nil {
 		return known, "", fmt.Errorf("the version of the kernel module cannot be read: %w", err)
 	}

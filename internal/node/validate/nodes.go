@@ -90,7 +90,8 @@ func (r *run) findNodes(known found) (found, string, error) {
 	}
 	var failed []error
 	for _, name := range all {
-		if err := r.Files.Open(name); err != nil && (!r.NoDriver || !errors.Is(err, syscall.ENXIO)) {
+		// ENXIO says that this container may open the node, and that no driver answers there: what CUDA says of that is better evidence.
+		if err := r.Files.Open(name); err != nil && !errors.Is(err, syscall.ENXIO) {
 			failed = append(failed, fmt.Errorf("open %s: %w", name, reason(err)))
 		}
 	}

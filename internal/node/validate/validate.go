@@ -49,9 +49,6 @@ type Deps struct {
 	Files Files
 	// Load loads the library.
 	Load func() (Library, error)
-	// NoDriver is true when the device nodes lead to no driver of this kernel, as on simulated hardware: then a device node
-	// that may be opened returns ENXIO.
-	NoDriver bool
 }
 
 // Options are what is validated.

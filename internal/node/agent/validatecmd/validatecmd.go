@@ -84,7 +84,7 @@ devices CUDA shows a process one; only that one computes.`,
 	set.StringVar(&f.Resource, "resource", "", "the resource `NAME` under which they were requested, for the result")
 	set.StringVar(&f.result, "result", terminationLog, "write the result as JSON to `FILE` (the default only where it exists)")
 	set.DurationVar(&f.Timeout, "timeout", defaultTimeout, "end the check after `DURATION`")
-	set.StringVar(&f.procRoot, "proc-root", "", "read /proc/driver below `DIR`, for simulated hardware; a device node without a driver then counts as opened")
+	set.StringVar(&f.procRoot, "proc-root", "", "read /proc/driver below `DIR`, for simulated hardware")
 	set.StringVarP(&f.format, "output", "o", "table", "print as `FORMAT`: table or json")
 	return cmd
 }
@@ -109,7 +109,7 @@ func (f *flags) deps(simulated string) validate.Deps {
 		host = validate.Host{DevRoot: root, ProcRoot: root}
 	}
 	return validate.Deps{
-		Files: host, NoDriver: simulated != "" || f.procRoot != "",
+		Files: host,
 		Load: func() (validate.Library, error) { return load(root) },
 	}
 }
