@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd and the sandbox; with "driver" only the driver of simulated machines; with
+# Kubernetes, containerd and the sandbox; with "driver" only the driver of simulated machines; with "libcuda" only its libcuda.so.1; with
 # "images [arguments of berth-images make]" only the images of the programs that are built.
 source "$(dirname "$0")/lib.sh"
 need_go
@@ -82,9 +82,23 @@ number=$(git describe --tags --dirty 2>/dev/null || true)
 commit=$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || true)
 stamp="-X github.com/berth-gpu/berth/internal/core/version.number=$number -X github.com/berth-gpu/berth/internal/core/version.commit=$commit"
 
-# build_driver builds the driver of simulated machines, which `berth sim create` installs: the library exports NVML's functions and nothing
-# else, since it is loaded into Go programs; the programs are static, since they run with the machine's file tree as their root.
+# build_cuda builds the libcuda.so.1 of simulated machines.
+build_cuda() {
+	local cuda=internal/hardware/sim/libcuda
+	gcc -shared -fPIC -O2 -s -Wall -Wextra -pthread -Wl,-soname,libcuda.so.1 -Wl,--build-id=none "-Wl,--version-script=$cuda/exports.map" \
+		-o "$work/libcuda.so.1" "$cuda/libcuda.c" || fail "libcuda.so.1 does not build: see above"
+	mv "$work/libcuda.so.1" "$BIN/libcuda.so.1"
+}
+if [ "${1:-}" = libcuda ]; then
+	build_cuda
+	exit 0
+fi
+
+# build_driver builds the driver of simulated machines, which `berth sim create` installs: the libraries export the functions of NVML
+# or CUDA and nothing else, since they are loaded into Go programs; the programs are static, since they run with the machine's file tree
+# as their root.
 build_driver() {
+	build_cuda
 	local library=internal/hardware/sim/libnvml
 	build . libnvidia-ml.so.1 "./$library" -buildmode=c-shared -ldflags="-s -w -extldflags '-Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=$PWD/$library/exports.map'"
 	rm -f "$BIN/libnvidia-ml.so.h"

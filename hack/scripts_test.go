@@ -81,7 +81,7 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	install := `for p in runc ip; do printf '#!/bin/sh\n' >"` + bin + `/$p"; ` + filepathChmod + ` +x "` + bin + `/$p"; done; for p in bridge host-local loopback; do : >"` + root + `/cni/$p"; done; : >"` + root + `/installed"`
 	write(filepath.Join(bin, "id"), "echo "+id)
 	write(filepath.Join(bin, "uname"), "echo Linux")
-	write(filepath.Join(bin, "gcc"), "exit 0")
+	write(filepath.Join(bin, "gcc"), `while [ $# != 0 ]; do [ "$1" != -o ] || : >"$2"; shift; done`)
 	write(filepath.Join(bin, "go"), m.Go, `[ "$1" != env ] || echo go1.26.8`, `[ "$1" = env ] || echo "go $*" >>"`+root+`/calls"`)
 	for _, program := range []string{"berth", "berth-agent", "berth-images", "berth-sandbox"} {
 		write(filepath.Join(bin, program), `echo "`+program+` $1" >>"`+root+`/calls"`)

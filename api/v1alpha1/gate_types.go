@@ -52,7 +52,7 @@ const (
 const (
 	// TaintNotValidated is the default key of the gate's taint.
 	TaintNotValidated = "berth.dev/not-validated"
-	// TaintNotValidatedValue is the taint's value, by which it is told from one of another program under the same key.
+	// TaintNotValidatedValue is the value of the taint; one of another program under the same key has another value.
 	TaintNotValidatedValue = "gpus-not-validated"
 	// ValidationKeyAnnotation of a validation pod has the key of what it validates, [GateStatus.Key].
 	ValidationKeyAnnotation = "berth.dev/validation-key"

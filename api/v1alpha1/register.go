@@ -19,7 +19,6 @@ const (
 	KindGPUQuota       = "GPUQuota"
 	KindGPUStack       = "GPUStack"
 	KindNodeOperation  = "NodeOperation"
-	KindValidation     = "ValidationResult"
 	KindStatusReport   = "StatusReport"
 	KindAgentConfig    = "AgentConfig"
 	KindGPUClaimConfig = "GPUClaimConfig"

@@ -47,6 +47,13 @@ affinity:
 {{- end }}
 {{- end -}}
 
+{{/* The tolerations of the gate's taint, under its key and under the default one: a change of gate.taintKey leaves no pod behind. */}}
+{{- define "berth.gateTolerations" -}}
+{{- range list "berth.dev/not-validated" .Values.gate.taintKey | uniq }}
+- {key: {{ . }}, operator: Exists, effect: NoSchedule}
+{{- end }}
+{{- end -}}
+
 {{/* The resources of a container: include "berth.resources" .Values.agent. */}}
 {{- define "berth.resources" -}}
 {{- with .resources }}

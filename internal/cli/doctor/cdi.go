@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 const (
@@ -66,7 +67,7 @@ func (c *checker) cdiSpecs() {
 }
 
 func readSpec(path string) (*cdi.Spec, error) {
-	blob, err := readFile(path)
+	blob, err := hostconfig.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (c *checker) numbersDiffer(nodes []gpu.DeviceNode) []string {
 		if node.Major == 0 && node.Minor == 0 {
 			continue // the runtime uses the host's numbers
 		}
-		full, err := beneath(c.deps.HostRoot, node.HostPath)
+		full, err := hostconfig.Beneath(c.deps.HostRoot, node.HostPath)
 		if err != nil {
 			continue
 		}

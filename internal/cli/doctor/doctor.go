@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,5 +170,3 @@ func reason(err error) string {
 
 // denied reports whether root would not get the error.
 func denied(err error) bool { return errors.Is(err, os.ErrPermission) }
-
-func orRoot(path string) string { return cmp.Or(path, "/") }

@@ -11,8 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/berth-gpu/berth/internal/core/gpu"
 	securejoin "github.com/cyphar/filepath-securejoin"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // The checks of the driver.
@@ -34,7 +36,7 @@ type procGPU struct {
 // driver checks the kernel module.
 func (c *checker) driver() {
 	path := filepath.Join(c.deps.Proc, c.files().Proc, "version")
-	content, err := readFile(path)
+	content, err := hostconfig.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		c.problem(checkDriver, "DRIVER_NOT_LOADED", "%s does not exist", path)
@@ -66,7 +68,7 @@ func (c *checker) procGPUs() []procGPU {
 	}
 	var gpus []procGPU
 	for _, name := range list {
-		content, err := readFile(filepath.Join(dir, name, "information"))
+		content, err := hostconfig.ReadFile(filepath.Join(dir, name, "information"))
 		if err != nil {
 			continue
 		}
@@ -88,7 +90,7 @@ func (c *checker) libraries() {
 		switch {
 		case link == "":
 			c.problem(checkLibraries, "DRIVER_LIBRARY_MISSING", "%s is in none of the %d usual folders below %s",
-				name, len(c.files().LibraryFolders), orRoot(c.deps.DriverRoot))
+				name, len(c.files().LibraryFolders), hostconfig.Root(c.deps.DriverRoot))
 		case !strings.Contains(version, "."):
 			c.unknown(checkLibraries, "%s does not lead to a file with a version in its name", link)
 		case c.version != "" && version != c.version:
@@ -102,7 +104,7 @@ func (c *checker) libraries() {
 
 // findLibrary returns the first file with that name, and the target of its links below the driver root.
 func (c *checker) findLibrary(name string) (link, target string) {
-	root := orRoot(c.deps.DriverRoot)
+	root := hostconfig.Root(c.deps.DriverRoot)
 	for _, folder := range c.files().LibraryFolders {
 		full, err := securejoin.SecureJoin(root, filepath.Join(folder, name))
 		if err != nil {
@@ -141,7 +143,7 @@ func (c *checker) wantedNodes() []wantedNode {
 		return wanted
 	}
 	for _, file := range c.capabilityFiles() {
-		content, err := readFile(file)
+		content, err := hostconfig.ReadFile(file)
 		if err != nil {
 			continue
 		}
@@ -186,7 +188,7 @@ func (c *checker) capabilityFiles() []string {
 // majors reads the character devices from /proc/devices.
 func (c *checker) majors() map[string]uint32 {
 	majors := map[string]uint32{}
-	content, err := readFile(filepath.Join(c.deps.Proc, "devices"))
+	content, err := hostconfig.ReadFile(filepath.Join(c.deps.Proc, "devices"))
 	if err != nil {
 		return majors
 	}
@@ -209,7 +211,7 @@ func (c *checker) deviceNodes() {
 		c.notChecked(checkNodes, "no driver is loaded")
 		return
 	}
-	dev := filepath.Join(orRoot(c.deps.DriverRoot), "dev")
+	dev := filepath.Join(hostconfig.Root(c.deps.DriverRoot), "dev")
 	missing := c.unloaded(dev)
 	var unlinked []string
 	found, wrong := 0, false
@@ -279,7 +281,7 @@ func (c *checker) gpuInstances() {
 
 // mpsLeftovers reports directories of MPS daemons for GPUs that the node does not have.
 func (c *checker) mpsLeftovers() {
-	root, err := beneath(c.deps.HostRoot, c.mpsRoot())
+	root, err := hostconfig.Beneath(c.deps.HostRoot, c.mpsRoot())
 	if err != nil {
 		c.unknown(checkMPS, "%s: %s", c.mpsRoot(), reason(err))
 		return

@@ -1,37 +1,9 @@
 package doctor
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// FuzzContainerdConfig checks that parsing any configuration returns a result or an error.
-func FuzzContainerdConfig(f *testing.F) {
-	for _, seed := range []string{
-		"version = 3\n", "imports = ['a.toml', '*']\n",
-		"version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\ncdi_spec_dirs = ['/etc/cdi']\n",
-		"plugins = 1\n", "[plugins]\n'io.containerd.cri.v1.runtime' = []\n", "version = '3'\nimports = 5\n", "a = [1, 'b'",
-	} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		root := t.TempDir()
-		if err := os.WriteFile(filepath.Join(root, "config.toml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		config := &containerdConfig{}
-		if err := config.read(root, "/config.toml", 0); err == nil && len(config.sources) != 1 {
-			t.Errorf("read %v of a directory with one file", config.sources)
-		}
-		for _, dir := range config.dirs {
-			if !sameDir(dir, dir) || sameDir(dir, dir+"x") {
-				t.Errorf("sameDir is wrong for %q", dir)
-			}
-		}
-	})
-}
 
 func FuzzModuleVersion(f *testing.F) {
 	f.Add([]byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x)\n"))

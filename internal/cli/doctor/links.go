@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pelletier/go-toml"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // firstSystemd is the first version of systemd that applies device numbers even without a link in /dev/char.
@@ -52,7 +52,7 @@ func skipsDevices(version string) bool {
 func (c *checker) systemdVersion() int {
 	for _, pattern := range []string{"/usr/lib/systemd/libsystemd-shared-*.so",
 		"/usr/lib/*/systemd/libsystemd-shared-*.so", "/lib/systemd/libsystemd-shared-*.so"} {
-		for _, path := range hostGlob(c.deps.HostRoot, pattern) {
+		for _, path := range hostconfig.Glob(c.deps.HostRoot, pattern) {
 			if version, err := strconv.Atoi(regexp.MustCompile(`[0-9]+`).FindString(filepath.Base(path))); err == nil {
 				return version
 			}
@@ -68,7 +68,7 @@ func (c *checker) runcVersion() (string, error) {
 		read = builtVersion
 	}
 	for _, path := range []string{"/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc", "/usr/local/bin/runc"} {
-		full, err := beneath(c.deps.HostRoot, path)
+		full, err := hostconfig.Beneath(c.deps.HostRoot, path)
 		if err != nil {
 			continue
 		}
@@ -104,19 +104,6 @@ func builtVersion(path string) (string, error) {
 	return "", errors.New("the program does not contain its version")
 }
 
-// addPrograms records the programs of the runtimes in a section of containerd's configuration.
-func (k *containerdConfig) addPrograms(section *toml.Tree) {
-	runtimes, ok := section.GetPath([]string{"containerd", "runtimes"}).(*toml.Tree)
-	if !ok {
-		return
-	}
-	for _, name := range runtimes.Keys() {
-		if program, ok := runtimes.GetPath([]string{name, "options", "BinaryName"}).(string); ok {
-			k.programs[name] = program
-		}
-	}
-}
-
 // defaultRuntime reports when the vendor's runtime is the default one: it honours variables that every image can set.
 func (c *checker) defaultRuntime(check, name, program, from string) {
 	vendor, runtime := &c.deps.Vendor, &c.files().Runtime
@@ -124,7 +111,7 @@ func (c *checker) defaultRuntime(check, name, program, from string) {
 		return
 	}
 	variable := strings.Join(vendor.VisibleDevices, ", ")
-	if tree, err := readTOML(c.deps.HostRoot, runtime.Config); err == nil {
+	if tree, err := hostconfig.TOML(c.deps.HostRoot, runtime.Config); err == nil {
 		if accepts, ok := tree.Get(runtime.Refuses).(bool); ok && !accepts {
 			c.ok(check, "the %s runtime (%s) is the default in %s, and honours %s in privileged containers only (%s)", vendor.Title, name,
 				from, variable, runtime.Config)

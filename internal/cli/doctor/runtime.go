@@ -3,31 +3,19 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml"
+
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 const (
 	checkContainerd = "containerd"
 	checkCRIO       = "CRI-O"
 )
-
-// containerdConfig is the part of a containerd configuration that concerns CDI; a field is nil if no file sets it.
-type containerdConfig struct {
-	version  int64
-	enabled  *bool
-	dirs     []string
-	sources  []string
-	dirsFrom string
-	// runtime is the default runtime; programs are the programs of the runtimes, by name.
-	runtime, runtimeFrom string
-	programs             map[string]string
-}
 
 // runtime checks that the container runtime injects CDI devices, and from which directories.
 func (c *checker) runtime(ctx context.Context) {
@@ -38,18 +26,18 @@ func (c *checker) runtime(ctx context.Context) {
 	containerd, crio := c.containerd(ctx), c.crio()
 	if !containerd && !crio {
 		c.notChecked("container runtime", "no /etc/containerd/config.toml and no /etc/crio below %s; containerd 2 "+
-			"and CRI-O inject CDI devices by default", orRoot(c.deps.HostRoot))
+			"and CRI-O inject CDI devices by default", hostconfig.Root(c.deps.HostRoot))
 	}
 }
 
 // containerd checks containerd's configuration; it returns false if there is none.
 func (c *checker) containerd(ctx context.Context) bool {
-	const path = "/etc/containerd/config.toml"
+	const path = hostconfig.ContainerdPath
 	if found, err := exists(c.deps.HostRoot, path); err == nil && !found {
 		return false
 	}
-	config := &containerdConfig{programs: map[string]string{}}
-	if err := config.read(c.deps.HostRoot, path, 0); err != nil {
+	config, err := hostconfig.ReadContainerd(c.deps.HostRoot)
+	if err != nil {
 		if denied(err) {
 			c.unknown(checkContainerd, "%s: %s", path, reason(err))
 			return true
@@ -57,13 +45,13 @@ func (c *checker) containerd(ctx context.Context) bool {
 		c.problem(checkContainerd, "RUNTIME_CONFIG_INVALID", "%v", err)
 		return true
 	}
-	c.defaultRuntime(checkContainerd, config.runtime, config.programs[config.runtime], config.runtimeFrom)
-	files := strings.Join(config.sources, ", ")
+	c.defaultRuntime(checkContainerd, config.Runtime, config.Programs[config.Runtime], config.RuntimeFrom)
+	files := strings.Join(config.Sources, ", ")
 	switch {
-	case config.enabled != nil && !*config.enabled:
+	case config.EnableCDI != nil && !*config.EnableCDI:
 		c.problem(checkContainerd, "RUNTIME_CDI_OFF", "enable_cdi is false in %s", files)
 		return true
-	case config.enabled == nil && config.version < 3:
+	case config.EnableCDI == nil && config.Version < 3:
 		version, err := containerdVersion(ctx, filepath.Join(c.deps.ContainerdState, "containerd.sock"))
 		if err != nil {
 			c.unknown(checkContainerd, "%s does not set enable_cdi, and the version of containerd is unknown: %s; "+
@@ -77,11 +65,11 @@ func (c *checker) containerd(ctx context.Context) bool {
 			return true
 		}
 	}
-	if !c.reads(checkContainerd, config.dirs, config.dirsFrom) {
+	if !c.reads(checkContainerd, config.Dirs, config.DirsFrom) {
 		return true
 	}
 	said := "by default"
-	if config.enabled != nil {
+	if config.EnableCDI != nil {
 		said = "enable_cdi is true"
 	}
 	c.ok(checkContainerd, "injects CDI devices (%s, %s)", said, files)
@@ -94,7 +82,7 @@ func (c *checker) reads(check string, dirs []string, from string) bool {
 	if len(dirs) == 0 || c.berthSpecDir == "" {
 		return true
 	}
-	wanted := "/" + strings.TrimPrefix(strings.TrimPrefix(c.berthSpecDir, strings.TrimSuffix(orRoot(c.deps.HostRoot), "/")), "/")
+	wanted := "/" + strings.TrimPrefix(strings.TrimPrefix(c.berthSpecDir, strings.TrimSuffix(hostconfig.Root(c.deps.HostRoot), "/")), "/")
 	for _, dir := range dirs {
 		if sameDir(dir, wanted) {
 			return true
@@ -116,112 +104,18 @@ func sameDir(a, b string) bool {
 	return plain(a) == plain(b)
 }
 
-// maxImports bounds the depth of imports of configuration files.
-const maxImports = 5
-
-// read reads a file and then the files that it imports; later values override earlier ones.
-func (k *containerdConfig) read(root, path string, depth int) error {
-	tree, err := readTOML(root, path)
-	if err != nil {
-		return err
-	}
-	k.sources = append(k.sources, path)
-	if version, ok := tree.Get("version").(int64); ok && depth == 0 {
-		k.version = version
-	}
-	for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
-		section, ok := tree.GetPath([]string{"plugins", plugin}).(*toml.Tree)
-		if !ok {
-			continue
-		}
-		if on, ok := section.Get("enable_cdi").(bool); ok {
-			k.enabled = &on
-		}
-		if dirs := texts(section.Get("cdi_spec_dirs")); len(dirs) > 0 {
-			k.dirs, k.dirsFrom = dirs, path
-		}
-		if name, ok := section.GetPath([]string{"containerd", "default_runtime_name"}).(string); ok && name != "" {
-			k.runtime, k.runtimeFrom = name, path
-		}
-		k.addPrograms(section)
-	}
-	if depth >= maxImports {
-		return nil
-	}
-	for _, pattern := range texts(tree.Get("imports")) {
-		if !filepath.IsAbs(pattern) {
-			pattern = filepath.Join(filepath.Dir(path), pattern)
-		}
-		for _, imported := range hostGlob(root, pattern) {
-			if slices.Contains(k.sources, imported) {
-				continue
-			}
-			if err := k.read(root, imported, depth+1); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// readTOML reads a TOML file of the host.
-func readTOML(root, path string) (*toml.Tree, error) {
-	full, err := beneath(root, path)
-	if err != nil {
-		return nil, err
-	}
-	blob, err := readFile(full)
-	if err != nil {
-		return nil, err
-	}
-	tree, err := toml.LoadBytes(blob)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return tree, nil
-}
-
-// hostGlob lists the host's paths that match a pattern.
-func hostGlob(root, pattern string) []string {
-	full, err := beneath(root, pattern)
-	if err != nil {
-		return nil
-	}
-	var found []string
-	for _, path := range glob(full) {
-		rest := strings.TrimPrefix(path, strings.TrimSuffix(orRoot(root), "/"))
-		found = append(found, filepath.Clean("/"+rest))
-	}
-	return found
-}
-
-// texts returns the strings of a TOML array.
-func texts(value any) []string {
-	list, ok := value.([]any)
-	if !ok {
-		return nil
-	}
-	var out []string
-	for _, one := range list {
-		if text, ok := one.(string); ok {
-			out = append(out, text)
-		}
-	}
-	return out
-}
-
 // crio checks CRI-O's configuration; it returns false if there is none. CRI-O injects CDI devices since 1.23, so only
 // the directories can be wrong.
 func (c *checker) crio() bool {
-	files := hostGlob(c.deps.HostRoot, "/etc/crio/crio.conf")
-	files = append(files, hostGlob(c.deps.HostRoot, "/etc/crio/crio.conf.d/*")...)
+	files := hostconfig.Glob(c.deps.HostRoot, "/etc/crio/crio.conf")
+	files = append(files, hostconfig.Glob(c.deps.HostRoot, "/etc/crio/crio.conf.d/*")...)
 	if len(files) == 0 {
 		return false
 	}
 	var dirs []string
 	from, runtime, runtimeFrom, programs := "", "", "", map[string]string{}
 	for _, path := range files {
-		tree, err := readTOML(c.deps.HostRoot, path)
+		tree, err := hostconfig.TOML(c.deps.HostRoot, path)
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			c.unknown(checkCRIO, "%s: %s", path, reason(err))
@@ -230,7 +124,7 @@ func (c *checker) crio() bool {
 			c.problem(checkCRIO, "RUNTIME_CONFIG_INVALID", "%v", err)
 			return true
 		}
-		if found := texts(tree.GetPath([]string{"crio", "runtime", "cdi_spec_dirs"})); len(found) > 0 {
+		if found := hostconfig.Texts(tree.GetPath([]string{"crio", "runtime", "cdi_spec_dirs"})); len(found) > 0 {
 			dirs, from = found, path
 		}
 		if name, ok := tree.GetPath([]string{"crio", "runtime", "default_runtime"}).(string); ok && name != "" {

@@ -1,8 +1,6 @@
 package doctor
 
 import (
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,29 +8,10 @@ import (
 	"strings"
 	"syscall"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
-
-// maxFile is how much of one file is read at most.
-const maxFile = 4 << 20
-
-// readFile reads at most maxFile bytes of a regular file; opening any other kind of file could block.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, maxFile))
-}
 
 // names lists a directory, sorted.
 func names(dir string) ([]string, error) {
@@ -48,17 +27,9 @@ func names(dir string) ([]string, error) {
 	return list, nil
 }
 
-// beneath converts a path of the host to a path of this process; links are resolved within the root.
-func beneath(root, path string) (string, error) {
-	if orRoot(root) == "/" {
-		return path, nil
-	}
-	return securejoin.SecureJoin(root, path)
-}
-
 // exists reports whether a path of the host exists.
 func exists(root, path string) (bool, error) {
-	full, err := beneath(root, path)
+	full, err := hostconfig.Beneath(root, path)
 	if err != nil {
 		return false, err
 	}

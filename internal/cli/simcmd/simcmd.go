@@ -77,8 +77,10 @@ func newCreate(out io.Writer, files func() (sim.Files, error)) *cobra.Command {
 		Long: `Create a machine in an empty or new directory. A directory that already has a machine of this
 profile is not changed.
 
-It installs a driver below DIR/root: libnvidia-ml.so.1, nvidia-smi and nvidia-cuda-mps-control, which
-"make build" puts beside berth as libnvidia-ml.so.1 and berth-sim-tools.
+It installs a driver below DIR/root: libnvidia-ml.so.1, libcuda.so.1, nvidia-smi and
+nvidia-cuda-mps-control, which "make build" puts beside berth as libnvidia-ml.so.1, libcuda.so.1 and
+berth-sim-tools. libcuda.so.1 computes nothing: it checks that the calls of berth-agent validate come
+in CUDA's order.
 
 As root (CAP_MKNOD) it also creates device nodes, with numbers that no driver of this host uses.
 Without them everything else works, and "berth sim show" reports it.`,
@@ -128,6 +130,8 @@ for --xid and --busy, the UUID of a MIG device.`,
   berth sim inject /tmp/node1 --gpu 0 --xid 119 --log-only
   berth sim inject /tmp/node1 --gpu 0 --xid 119 --recovery gpu-reset --recovery-after 135s
   berth sim inject /tmp/node1 --gpu 0 --throttle thermal --recovery drain-p2p
+  berth sim inject /tmp/node1 --cuda cuInit=999
+  berth sim inject /tmp/node1 --gpu 3 --cuda wrong
   berth sim inject /tmp/node1 --driver-gone`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -140,7 +144,7 @@ for --xid and --busy, the UUID of a MIG device.`,
 			if err := parseLinks(links, &fault); err != nil {
 				return err
 			}
-			if fault.GPU == "" && !fault.DriverGone && fault.Transient.Call == "" {
+			if fault.GPU == "" && !fault.DriverGone && fault.Transient.Call == "" && fault.CUDA == "" {
 				return errors.New("--gpu is missing: want a number, a UUID or a PCI bus ID (berth sim show DIR lists them)")
 			}
 			machine, err := sim.Open(args[0])
@@ -177,6 +181,7 @@ for --xid and --busy, the UUID of a MIG device.`,
 	flags.StringVar(&transient, "transient", "", "CALL or CALL=TIMES: an NVML call that fails this often in each process, or until it is cleared, with --error; \"all\" for all calls of the GPU; without --gpu a call of the library such as DeviceGetCount")
 	flags.StringVar(&fault.Transient.Error, "error", "UNKNOWN", "the error of a call of --transient: "+strings.Join(sim.TransientErrors(), ", "))
 	flags.IntVar(&fault.Transient.Skip, "after", 0, "the number of calls of --transient that succeed before the first one fails")
+	flags.StringVar(&fault.CUDA, "cuda", "", "a fault of libcuda.so.1, of all GPUs or with --gpu of one: CALL=RESULT such as cuInit=999, wrong (a wrong sum) or hang=CALL; without --gpu also count=-1 (one device fewer), major=N (the kernel module has another version) or missing")
 	flags.BoolVar(&fault.Remove, "remove", false, "remove the GPU from the running machine")
 	flags.BoolVar(&fault.DriverGone, "driver-gone", false, "unload the driver")
 	return command
@@ -239,7 +244,8 @@ func newClear(out io.Writer) *cobra.Command {
 		Use:   "clear DIR --gpu N|UUID|all|driver",
 		Short: "Remove the faults of a GPU, of all GPUs, or of the driver",
 		Long: `Remove the faults of a GPU, of all GPUs, or of the driver: counters are reset to zero, a removed
-GPU is present again, and the driver is loaded again (with all or driver). MIG layouts are kept.`,
+GPU is present again, and the driver is loaded again, with its libcuda (with all or driver). MIG
+layouts are kept.`,
 		Example: `  berth sim clear /tmp/node1 --gpu 3
   berth sim clear /tmp/node1 --gpu all`,
 		Args: cobra.ExactArgs(1),

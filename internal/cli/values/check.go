@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
 
 // File is a values file.
@@ -55,6 +56,7 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.pod("agent", &values.Agent.Pod, values.Agent.ExtraArgs, agentFlags())
 	c.pod("mps", &values.MPS.Pod, values.MPS.ExtraArgs, []string{"--host-root"})
 	c.pod("operator", &values.Operator.Pod, nil, nil)
+	c.gate(values)
 	c.mounts(values)
 	c.network(values)
 	return c.problems
@@ -194,7 +196,7 @@ func (c *checker) host(values *Values) {
 
 // agentFlags are the flags of the agent that the chart gives it.
 func agentFlags() []string {
-	return []string{"--host-root", "--kubelet-dir", "--cdi-dir", "--hook-dir", "--metrics-listen", "--config-map", "--config"}
+	return []string{"--host-root", "--kubelet-dir", "--cdi-dir", "--hook-dir", "--metrics-listen", "--stack", "--config-map", "--config"}
 }
 
 // pod checks what components have in common.
@@ -347,5 +349,19 @@ func (c *checker) rights(at string, own *v1alpha1.AgentConfig, namespace string)
 	of, _, _ := strings.Cut(own.MIGConfigMap, "/")
 	if value, _ := c.given("rights", "migConfigMap"); own.MIGConfigMap != "" && of != namespace && value != own.MIGConfigMap {
 		c.add(at+".migConfigMap", own.MIGConfigMap+" is outside the namespace "+namespace+" of the release", "set rights.migConfigMap: "+own.MIGConfigMap)
+	}
+}
+
+// gate checks the settings of the gate.
+func (c *checker) gate(values *Values) {
+	if values.Gate.TaintKey == nodeapi.TaintUnhealthy {
+		c.add("gate.taintKey", values.Gate.TaintKey+" is the taint of unhealthy GPUs", "choose another key, or leave the default")
+	}
+	if mode := values.Gate.Mode; mode == v1alpha1.GateReport || mode == v1alpha1.GateOff {
+		for _, key := range []string{"taintKey", "timeout", "onTimeout"} {
+			if _, ok := c.given("gate", key); ok {
+				c.warn("gate."+key, fmt.Sprintf("has no effect while gate.mode is %s", mode), "remove it, or set gate.mode to enforce")
+			}
+		}
 	}
 }

@@ -16,6 +16,8 @@ type Values struct {
 	Host Host `json:"host,omitzero"`
 	// Agent is the agent's DaemonSet.
 	Agent Agent `json:"agent,omitzero"`
+	// Gate keeps pods away from a node with GPUs until it is validated.
+	Gate Gate `json:"gate,omitzero"`
 	// Configs are the configurations of the agents, by name (docs/configuration.md). A node's label berth.dev/config chooses one; without
 	// it the node has the one named default. A change reaches the agents at once and restarts none.
 	Configs map[string]v1alpha1.AgentConfig `json:"configs,omitempty"`
@@ -113,6 +115,18 @@ type Agent struct {
 	ExtraVolumes []corev1.Volume `json:"extraVolumes,omitempty"`
 	// ExtraVolumeMounts are further mounts of the container.
 	ExtraVolumeMounts []corev1.VolumeMount `json:"extraVolumeMounts,omitempty"`
+}
+
+// Gate keeps pods away from a node with GPUs until it is validated.
+type Gate struct {
+	// Mode is enforce, report (no taint, only the state) or off.
+	Mode v1alpha1.GateMode `json:"mode,omitempty" jsonschema:"enum=enforce,enum=report,enum=off"`
+	// TaintKey is the key of the taint, whose effect is NoSchedule.
+	TaintKey string `json:"taintKey,omitempty" jsonschema:"pattern=^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$,maxLength=317"`
+	// Timeout is how long a node waits for an operator, such as 10m.
+	Timeout string `json:"timeout,omitempty" jsonschema:"pattern=^[1-9][0-9]*(s|m|h)$"`
+	// OnTimeout is what the node does then: hold keeps the taint, open removes it.
+	OnTimeout v1alpha1.GateTimeout `json:"onTimeout,omitempty" jsonschema:"enum=hold,enum=open"`
 }
 
 // Rights are rights of the agent that only an option of its configuration needs. Keep one on until no node uses the option any more.

@@ -34,11 +34,13 @@ const (
 	AreaMIG     Area = "MIG"
 	AreaConfig  Area = "configuration"
 	AreaAgent   Area = "agent"
+	// AreaValidation is about what keeps a node from accepting pods with GPUs.
+	AreaValidation Area = "validation"
 )
 
 // Areas lists the areas in that order.
 func Areas() []Area {
-	return []Area{AreaGPU, AreaDriver, AreaCDI, AreaRuntime, AreaKubelet, AreaSharing, AreaMIG, AreaConfig, AreaAgent}
+	return []Area{AreaGPU, AreaDriver, AreaCDI, AreaRuntime, AreaKubelet, AreaSharing, AreaMIG, AreaConfig, AreaValidation, AreaAgent}
 }
 
 // Problem is an entry of the catalogue.
@@ -63,6 +65,8 @@ const (
 	seenGPU = "the GPU's health in GPUNode, berth gpus, berth trace, berth doctor NODE"
 	// seenNode is for problems of the node.
 	seenNode = "status.problems of GPUNode, the agent's log and /debug/state, berth doctor NODE"
+	// seenGate is for problems that stop a node before it is validated.
+	seenGate = "status.gate of GPUNode, the Node's condition GPUsReady, berth status"
 	// seenDoctor is for problems that only the checks on the node find.
 	seenDoctor = "berth doctor, on the node"
 )
@@ -72,7 +76,7 @@ const XIDPattern = "XIDn"
 
 // All lists the catalogue, by area and code.
 func All() []Problem {
-	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), agentProblems(), checkProblems())
+	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), gateProblems(), agentProblems(), checkProblems(), validationProblems())
 	areas := Areas()
 	slices.SortFunc(list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(slices.Index(areas, a.Area), slices.Index(areas, b.Area)), cmp.Compare(a.Code, b.Code))

@@ -27,6 +27,8 @@ type release struct {
 	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
 	// Files is the folder of the files with code, below driverFolder; empty when libraries and programs are stand-ins without code.
 	Files string `json:"files,omitempty"`
+	// Computes is true when these have a libcuda.so.1.
+	Computes bool `json:"computes,omitempty"`
 }
 
 // driverFolder has the driver's files with code, a folder per installation. The tree has hard links to them, so that a
@@ -112,27 +114,32 @@ func (hw *hardware) with(st *state) *hardware {
 
 func (hw *hardware) setRelease(r release) {
 	hw.Driver, hw.NVML, hw.CUDA = r.Version, fmt.Sprintf("%d.%s", r.CUDA/1000, r.Version), r.CUDA
-	hw.MIGProfilesInMIGMode, hw.Without, hw.FieldsBelow, hw.Files = r.MIGProfilesInMIGMode, r.Without, r.FieldsBelow, r.Files
+	hw.MIGProfilesInMIGMode, hw.Without, hw.FieldsBelow, hw.Files, hw.Computes = r.MIGProfilesInMIGMode, r.Without, r.FieldsBelow, r.Files, r.Computes
 }
 
 // Files are the driver's files that have code. The zero value is a driver whose files are stand-ins: it can be used in this process only
 // (Machine.NVML).
 type Files struct {
-	// Library is the simulated libnvidia-ml.so.1, Programs the simulated programs in one.
-	Library, Programs string
+	// Library is the simulated libnvidia-ml.so.1, Programs the simulated programs in one, CUDA the simulated libcuda.so.1.
+	Library, Programs, CUDA string
 }
 
 // FindFiles returns the files as `make build` puts them into a folder. An error names the one that is missing or is another
 // file, and the fix.
 func FindFiles(folder string) (Files, error) {
-	files := Files{Library: filepath.Join(folder, "libnvidia-ml.so.1"), Programs: filepath.Join(folder, "berth-sim-tools")}
-	for _, file := range []string{files.Library, files.Programs} {
+	files := Files{
+		Library: filepath.Join(folder, "libnvidia-ml.so.1"), Programs: filepath.Join(folder, "berth-sim-tools"),
+		CUDA: filepath.Join(folder, "libcuda.so.1"),
+	}
+	for _, file := range []string{files.Library, files.Programs, files.CUDA} {
 		if _, err := os.Stat(file); err != nil {
 			return Files{}, fmt.Errorf("find the simulated driver: there is no %s (build it with: make build)", file)
 		}
 	}
-	if err := checkLibrary(files.Library); err != nil {
-		return Files{}, fmt.Errorf("find the simulated driver: %s is no libnvidia-ml.so.1: %w (build it with: make build)", files.Library, err)
+	for _, library := range []struct{ file, first string }{{files.Library, "nvmlInit_v2"}, {files.CUDA, "cuInit"}} {
+		if err := checkLibrary(library.file, library.first); err != nil {
+			return Files{}, fmt.Errorf("find the simulated driver: %s is another file: %w (build it with: make build)", library.file, err)
+		}
 	}
 	programs, err := elf.Open(files.Programs)
 	if err != nil {
@@ -142,9 +149,8 @@ func FindFiles(folder string) (Files, error) {
 	return files, nil
 }
 
-// checkLibrary returns an error for a file that is no library of NVML.
-func checkLibrary(path string) error {
-	const first = "nvmlInit_v2"
+// checkLibrary returns an error for a file that is no library with that function.
+func checkLibrary(path, first string) error {
 	file, err := elf.Open(path)
 	if err != nil {
 		return fmt.Errorf("it is no ELF file: %w", err)
@@ -170,7 +176,11 @@ func installFiles(root string, r *release, files Files, number uint64) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("install simulated driver: %w", err)
 	}
-	for name, source := range map[string]string{libraryFile: files.Library, programsFile: files.Programs} {
+	sources := map[string]string{libraryFile: files.Library, programsFile: files.Programs}
+	if r.Computes = files.CUDA != ""; r.Computes {
+		sources[cudaLibrary] = files.CUDA
+	}
+	for name, source := range sources {
 		content, err := os.ReadFile(source)
 		if err != nil {
 			return fmt.Errorf("install simulated driver: %w", err)

@@ -16,9 +16,10 @@ func TestFindFiles(t *testing.T) {
 		want  []string
 	}{
 		"nothing":                     {nil, []string{library, "there is no"}},
+		"no CUDA":                     {map[string]string{library: elf, programs: elf}, []string{"libcuda.so.1", "there is no"}},
 		"no programs":                 {map[string]string{library: elf}, []string{programs, "there is no"}},
-		"a library that is a text":    {map[string]string{library: "hello", programs: elf}, []string{library, "no ELF file"}},
-		"a library of something else": {map[string]string{library: elf, programs: elf}, []string{library, "nvmlInit_v2"}},
+		"a library that is a text":    {map[string]string{library: "hello", programs: elf, "libcuda.so.1": elf}, []string{library, "no ELF file"}},
+		"a library of something else": {map[string]string{library: elf, programs: elf, "libcuda.so.1": elf}, []string{library, "nvmlInit_v2"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

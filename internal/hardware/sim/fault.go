@@ -17,7 +17,7 @@ import (
 // Fault is what to break. The zero value of a field changes nothing. Faults accumulate until Clear.
 type Fault struct {
 	// GPU is a slot number ("0", the NVML index while no GPU is removed) or a GPU UUID. XID and Busy also accept a MIG
-	// UUID. DriverGone, and a Transient of the library, need no GPU.
+	// UUID. DriverGone, CUDA, and a Transient of the library, need no GPU.
 	GPU string
 	// XID is reported to event sets. The GPU keeps working, and the driver reports a recovery action only where another
 	// field requires it. XID 94 counts one uncorrectable error in DRAM, as the driver does when it contains an error.
@@ -61,6 +61,10 @@ type Fault struct {
 	HangFor time.Duration
 	// Transient makes a call fail for a limited time. Without a GPU it is a call of the library.
 	Transient TransientError
+	// CUDA is a fault of libcuda.so.1, for the machine or for a GPU: CALL=RESULT (a CUresult, such as cuInit=999), wrong (a wrong
+	// sum) or hang=CALL; without a GPU also count=N (N more devices, or less than 0 fewer), major=N (the kernel module's version)
+	// or missing.
+	CUDA string
 	// Busy simulates a process on the GPU or MIG device: NVML lists it, and operations that need an idle GPU (a reset,
 	// a change of the MIG mode, the destruction of the instance) fail.
 	Busy bool
@@ -151,7 +155,9 @@ func (c *gpuState) damage() nvml.DeviceGpuRecoveryAction {
 }
 
 // ofMachine reports whether the fault concerns the machine rather than a GPU.
-func (f *Fault) ofMachine() bool { return f.DriverGone || f.GPU == "" && f.Transient.Call != "" }
+func (f *Fault) ofMachine() bool {
+	return f.DriverGone || f.GPU == "" && (f.Transient.Call != "" || f.CUDA != "")
+}
 
 // libraryCalls lists the calls of the library that open a GPU.
 func libraryCalls() []string {
@@ -160,7 +166,7 @@ func libraryCalls() []string {
 
 // check returns an error for a fault that the hardware cannot have.
 func (f *Fault) check(hw *hardware, slot int) error {
-	if err := f.Transient.check(f.GPU == ""); err != nil || f.ofMachine() {
+	if err := errors.Join(f.Transient.check(f.GPU == ""), checkCUDA(f.CUDA, f.GPU != "")); err != nil || f.ofMachine() {
 		return err
 	}
 	c := &hw.GPUs[slot]
@@ -244,6 +250,7 @@ func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event
 	}
 	if f.ofMachine() {
 		f.Transient.add(st, -1)
+		st.CUDA = cmp.Or(f.CUDA, st.CUDA)
 		return []event{{Type: eventInject, Note: f.String()}}
 	}
 	c, gpu := &st.GPUs[at.slot], &hw.GPUs[at.slot]
@@ -295,15 +302,14 @@ func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event
 	c.NVLinkErrors += f.NVLinkErrors
 	c.Throttle = cmp.Or(f.Throttle, c.Throttle)
 	c.Fabric = cmp.Or(f.Fabric, c.Fabric)
+	c.CUDA = cmp.Or(f.CUDA, c.CUDA)
 	if f.Recovery != "" {
 		c.Recovery, c.RecoveryFrom = f.Recovery, now.Add(f.RecoveryAfter)
 	}
 	if f.Hang != "" {
 		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
 	}
-	if f.Transient.Call != "" {
-		f.Transient.add(st, at.slot)
-	}
+	f.Transient.add(st, at.slot)
 	if f.Busy {
 		c.occupy(at)
 	}
@@ -380,6 +386,7 @@ func (f *Fault) String() string {
 	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
 	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
 	add(f.Transient.Call != "", "%s", &f.Transient)
+	add(f.CUDA != "", "libcuda %s", f.CUDA)
 	add(f.Busy, "busy")
 	add(f.Remove, "removed")
 	add(f.DriverGone, "driver gone")

@@ -39,10 +39,11 @@ type hardware struct {
 	Extras []string `json:"extras,omitempty"`
 	// MIGProfilesInMIGMode is as in Options.
 	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
-	// Without, FieldsBelow and Files are as in release.
+	// Without, FieldsBelow, Files and Computes are as in release.
 	Without     []string `json:"without,omitempty"`
 	FieldsBelow uint32   `json:"fieldsBelow,omitempty"`
 	Files       string   `json:"files,omitempty"`
+	Computes    bool     `json:"computes,omitempty"`
 	// NodesError says why the tree has no device nodes; empty when it has them.
 	NodesError string `json:"nodesError,omitempty"`
 }

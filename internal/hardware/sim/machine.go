@@ -364,7 +364,7 @@ func (m *Machine) Inject(fault Fault) error {
 func (m *Machine) Clear(gpuRef string) error {
 	err := m.change(func(st *state) ([]event, error) {
 		if gpuRef == ClearDriver || gpuRef == ClearAll {
-			st.Transients = nil
+			st.Transients, st.CUDA = nil, ""
 			if st.DriverGone {
 				st.loadDriver()
 			}

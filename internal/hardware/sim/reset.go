@@ -80,7 +80,7 @@ func resetGPU(hw *hardware, st *state, slot int) {
 	repairGPU(hw, st, slot)
 	c := &st.GPUs[slot]
 	c.resetSettings()
-	c.Temperature, c.Throttle, c.Hangs = before.Temperature, before.Throttle, before.Hangs
+	c.Temperature, c.Throttle, c.Hangs, c.CUDA = before.Temperature, before.Throttle, before.Hangs, before.CUDA
 	reboot := before.Recovery == RecoveryActions()[nvml.GPU_RECOVERY_ACTION_NODE_REBOOT]
 	if reboot || before.Recovery == RecoveryUnsupported {
 		c.Recovery, c.RecoveryFrom = before.Recovery, before.RecoveryFrom
@@ -131,6 +131,7 @@ func (m *Machine) Reboot() error {
 				c.MIGEnabled = false
 			}
 		}
+		st.CUDA = ""
 		st.loadDriver()
 		return []event{{Type: eventReset, Note: "reboot"}}, nil
 	})

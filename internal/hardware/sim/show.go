@@ -19,6 +19,8 @@ type Description struct {
 	Driver       string `json:"driver"`
 	CUDA         string `json:"cuda"`
 	DriverLoaded bool   `json:"driverLoaded"`
+	// CUDAFault is the fault of libcuda.so.1 for the machine as a whole.
+	CUDAFault string `json:"cudaFault,omitempty"`
 	// DeviceNodes is true if the tree has device nodes; NoDeviceNodes says why it has none.
 	DeviceNodes   bool             `json:"deviceNodes"`
 	NoDeviceNodes string           `json:"noDeviceNodes,omitempty"`
@@ -92,7 +94,7 @@ func (m *Machine) Show() (Description, error) {
 	}
 	d := Description{
 		APIVersion: APIVersion, Kind: Kind, Dir: m.Dir(), Profile: v.hw.Profile, Title: v.hw.Title,
-		Driver: v.hw.Driver, CUDA: fmt.Sprintf("%d.%d", v.hw.CUDA/1000, v.hw.CUDA%1000/10), DriverLoaded: !v.st.DriverGone,
+		Driver: v.hw.Driver, CUDA: fmt.Sprintf("%d.%d", v.hw.CUDA/1000, v.hw.CUDA%1000/10), DriverLoaded: !v.st.DriverGone, CUDAFault: v.st.CUDA,
 		DeviceNodes: v.hw.NodesError == "", NoDeviceNodes: v.hw.NodesError,
 		Majors:   MajorNumbers{NVIDIA: v.hw.Majors.NVIDIA, NVIDIAUVM: v.hw.Majors.UVM, NVIDIACaps: v.hw.Majors.Caps, DRM: v.hw.Majors.DRM},
 		Topology: v.letters(), Events: v.st.Seq, MPSAnswers: v.st.MPSAnswers,
@@ -184,6 +186,7 @@ func (c *gpuState) faults() []string {
 		add(h.For == 0, "%s hangs", h.Call)
 		add(h.For > 0, "%s takes %s", h.Call, h.For)
 	}
+	add(c.CUDA != "", "libcuda %s", c.CUDA)
 	for i := range c.Transients {
 		add(true, "%s", c.Transients[i].described())
 	}

@@ -49,6 +49,8 @@ type state struct {
 	Driver *release `json:"driver,omitempty"`
 	// Transients are the injected errors of calls of the library.
 	Transients []transient `json:"transients,omitempty"`
+	// CUDA is the fault of libcuda.so.1, as in Fault.
+	CUDA string `json:"cuda,omitempty"`
 	// MPSAnswers is how MPS control daemons answer; "" means the first of MPSAnswers.
 	MPSAnswers string `json:"mpsAnswers,omitempty"`
 	// GPUs is indexed by slot.
@@ -85,6 +87,7 @@ type gpuState struct {
 	Fabric       string `json:"fabric,omitempty"`
 	NVLinkErrors uint64 `json:"nvlinkErrors,omitempty"`
 	Recovery     string `json:"recovery,omitempty"`
+	CUDA         string `json:"cuda,omitempty"`
 	// RecoveryFrom is when the driver starts to report Recovery.
 	RecoveryFrom time.Time `json:"recoveryFrom,omitzero"`
 	// Lives counts the resets of the GPU and the loads of its driver.

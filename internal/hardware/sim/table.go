@@ -21,6 +21,9 @@ func Title(profileName string) (string, error) {
 // WriteTable writes a table with the machine, its GPUs and its topology.
 func (d *Description) WriteTable(out io.Writer) error {
 	driver := fmt.Sprintf("driver %s, CUDA %s", d.Driver, d.CUDA)
+	if d.CUDAFault != "" {
+		driver += ", fault of libcuda: " + d.CUDAFault
+	}
 	if !d.DriverLoaded {
 		driver = "no driver (unloaded by a fault)"
 	}

@@ -90,8 +90,11 @@ func (t *TransientError) check(node bool) error {
 	return fmt.Errorf("transient error of %s: no such call of %s; want the name of a call in go-nvml, such as %s", t.Call, what, example)
 }
 
-// add stores the error in the state of the GPU, or of the machine for calls of the library.
+// add stores the error, if there is one, in the state of the GPU, or of the machine for calls of the library.
 func (t *TransientError) add(st *state, slot int) {
+	if t.Call == "" {
+		return
+	}
 	injected := transient{ID: st.Seq + 1, Call: t.Call, Error: returnCodes()[t.Error], Times: t.Times, Skip: t.Skip}
 	if slot < 0 {
 		st.Transients = append(st.Transients, injected)

@@ -18,13 +18,15 @@ import (
 )
 
 // entry is one file of the tree: a regular file, a symbolic link (Target), a hard link to a file of the tree that is no
-// entry (Same), or a character device (Device). Folders follow from the paths.
+// entry (Same), or a character device (Device). Folders follow from the paths. With Base, a file of the tree that is no
+// entry, the content follows that of Base.
 type entry struct {
 	Path    string
 	Mode    fs.FileMode
 	Content []byte
 	Target  string
 	Same    string
+	Base    string
 	Device  *deviceNumber
 }
 
@@ -71,7 +73,7 @@ func tree(hw *hardware, st *state) []entry {
 	addExtras(b, hw, st)
 	addModule(b, hw, st)
 	if !st.DriverGone {
-		addDriverFiles(b, hw)
+		addDriverFiles(b, hw, st)
 		addDriverProc(b, hw, st)
 		if hw.NodesError == "" {
 			addDeviceNodes(b, hw, st)
@@ -85,7 +87,7 @@ func tree(hw *hardware, st *state) []entry {
 func treeDigest(entries []entry) string {
 	sum := sha256.New()
 	for _, e := range entries {
-		fmt.Fprintf(sum, "%s\x00%o\x00%s\x00%x\x00", e.Path, e.Mode, e.Target+"\x00"+e.Same, sha256.Sum256(e.Content))
+		fmt.Fprintf(sum, "%s\x00%o\x00%s\x00%x\x00", e.Path, e.Mode, e.Target+"\x00"+e.Same+"\x00"+e.Base, sha256.Sum256(e.Content))
 		if e.Device != nil {
 			fmt.Fprintf(sum, "%d:%d\x00", e.Device.Major, e.Device.Minor)
 		}
@@ -224,12 +226,25 @@ func (t *treeRoot) makeEntry(folder *os.Root, name string, e entry) error {
 	case e.Device != nil:
 		return makeNode(folder, name, e.Mode, *e.Device)
 	}
+	wanted, err := t.contentOf(e)
+	if err != nil {
+		return err
+	}
 	file, err := folder.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(e.Content)
+	_, err = file.Write(wanted)
 	return errors.Join(err, file.Chmod(e.Mode), file.Close())
+}
+
+// contentOf returns the content of a regular file.
+func (t *treeRoot) contentOf(e entry) ([]byte, error) {
+	if e.Base == "" {
+		return e.Content, nil
+	}
+	base, err := t.top.ReadFile(e.Base)
+	return append(base, e.Content...), err
 }
 
 // hardLink lets a name in a folder be another file of the tree. os.Root links only below itself, and the folder is open.
@@ -280,11 +295,12 @@ func (t *treeRoot) sameEntry(folder *os.Root, name string, e entry) bool {
 		return ok && info.Mode()&fs.ModeCharDevice != 0 && info.Mode().Perm() == e.Mode.Perm() &&
 			stat.Rdev == unix.Mkdev(e.Device.Major, e.Device.Minor)
 	default:
-		if !info.Mode().IsRegular() || info.Mode().Perm() != e.Mode.Perm() || info.Size() != int64(len(e.Content)) {
+		wanted, err := t.contentOf(e)
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != e.Mode.Perm() || info.Size() != int64(len(wanted)) {
 			return false
 		}
 		content, err := folder.ReadFile(name)
-		return err == nil && bytes.Equal(content, e.Content)
+		return err == nil && bytes.Equal(content, wanted)
 	}
 }
 

@@ -20,9 +20,12 @@ func driverLibraries() []struct{ name, soname string } {
 }
 
 // addDriverFiles adds the files that the driver's packages install.
-func addDriverFiles(b *treeBuilder, hw *hardware) {
+func addDriverFiles(b *treeBuilder, hw *hardware, st *state) {
 	folder := libraryFolder()
 	for _, lib := range driverLibraries() {
+		if lib.name == cudaLibrary && st.CUDA == cudaMissing {
+			continue
+		}
 		full := lib.name + "." + hw.Driver
 		soname := full
 		if lib.soname != "" {
@@ -31,6 +34,10 @@ func addDriverFiles(b *treeBuilder, hw *hardware) {
 			b.link(path.Join(folder, lib.name), soname)
 		}
 		if lib.name == libraryFile && addCode(b, hw, path.Join(folder, full), libraryFile) {
+			continue
+		}
+		if lib.name == cudaLibrary {
+			addCUDA(b, hw, st)
 			continue
 		}
 		b.entries = append(b.entries, entry{Path: path.Join(folder, full), Mode: 0o755, Content: sharedObject(soname)})
@@ -54,7 +61,7 @@ func addDriverFiles(b *treeBuilder, hw *hardware) {
 func addModule(b *treeBuilder, hw *hardware, st *state) {
 	folder := func(load uint64) string { return fmt.Sprintf(".nvidia-load-%d", load) }
 	for load := range st.DriverLoads + 1 {
-		b.file(path.Join("sys/module", folder(load), "version"), hw.Driver+"\n")
+		b.file(path.Join("sys/module", folder(load), "version"), moduleVersion(hw, st)+"\n")
 	}
 	if !st.DriverGone {
 		b.link("sys/module/nvidia", folder(st.DriverLoads))
@@ -68,7 +75,7 @@ func addDriverProc(b *treeBuilder, hw *hardware, st *state) {
 		architecture = "x86_64"
 	}
 	b.file("proc/driver/nvidia/version", fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for %s  %s  "+
-		"Release Build  (simulated)\nGCC version:  simulated\n", architecture, hw.Driver))
+		"Release Build  (simulated)\nGCC version:  simulated\n", architecture, moduleVersion(hw, st)))
 	b.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: "+
 		"438\nEnableMSI: 1\nEnableGpuFirmware: 18\n")
 	for slot, gpu := range hw.GPUs {

@@ -30,6 +30,7 @@ func (a *Agent) actors() []actor.Actor {
 		{Name: "timeslice", After: a.compared, Run: a.changes.timeslices.Run},
 		{Name: "mpssync", After: a.compared, Run: a.changes.mps.Run},
 		{Name: "healthsync", After: a.compared, Run: a.reports.health.Run},
+		{Name: "gatesync", After: a.compared, Run: a.reports.gate.Run},
 		{Name: "labelsync", Run: a.reports.labels.Run},
 		{Name: "metricsync", Run: a.reports.metrics.Run},
 		{Name: "events", Run: a.reports.events.Run},
@@ -69,7 +70,7 @@ func (a *Agent) follow(ctx context.Context) error {
 				a.changes.mig.AwaitLayout(ctx)
 			}
 		},
-		Begin: a.devices.allocatable.Begin, Daemons: a.changes.mps.Prepare,
+		Begin: a.reports.gate.Before(a.devices.allocatable.Begin), Daemons: a.changes.mps.Prepare,
 		Settled: a.settled, Compared: a.compared, Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("startup"),
 	}
 	if a.devices.dra != nil {

@@ -20,10 +20,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
+	"github.com/berth-gpu/berth/internal/node/agent/actor"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/drasync"
+	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
@@ -48,6 +50,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
+	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/labels"
@@ -74,8 +77,10 @@ type Deps struct {
 	API    dynamic.Interface
 	Kube   kubernetes.Interface
 	PodUID string
-	Clock  clock.WithTicker
-	Log    *slog.Logger
+	// Namespace is that of the agent's pod, and Stack a file with the spec of the GPUStack; without either there is no gate.
+	Namespace, Stack string
+	Clock            clock.WithTicker
+	Log              *slog.Logger
 	// BootID invalidates the ledger of an earlier boot; empty means the machine's own.
 	BootID string
 	// Instance distinguishes this agent from another one of the node, which exists during an upgrade; empty means
@@ -144,6 +149,7 @@ type reports struct {
 	publishers *publishers.Workers
 	health     *healthsync.Reporter
 	labels     *labelsync.Syncer
+	gate       *gatesync.Syncer
 	gpuNode    *gpunodesync.Syncer
 	metrics    *metricsync.Syncer
 	server     *serve.Server
@@ -179,28 +185,12 @@ func New(deps Deps) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a.wireChanges(vendors)
+	a.wireGate()
 	if err := a.wireReports(); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a.wirePages(vendors, xids)
 	return a, nil
-}
-
-// noted returns f, with each call recorded under the name of an actor, which calls it once each time that it computes
-// something.
-func noted[T any](a *Agent, actor string, f func() T) func() T {
-	return func() T {
-		_ = a.deps.Fault(actor)
-		return f()
-	}
-}
-
-// notedSet is noted for a function that takes the computed value.
-func notedSet[T any](a *Agent, actor string, f func(T)) func(T) {
-	return func(value T) {
-		_ = a.deps.Fault(actor)
-		f(value)
-	}
 }
 
 // log returns the log of a component.
@@ -256,7 +246,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 
 // wireLedger creates the ledger, its comparison with the kubelet, and the folders of grants.
 func (a *Agent) wireLedger() error {
-	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Start: a.deps.Clock.Now(), Log: a.log("podwatch")})
+	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Namespace: a.deps.Namespace, Start: a.deps.Clock.Now(), Log: a.log("podwatch")})
 	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
 	names := func() []string { return a.devices.allocatable.ResourceNames() }
 	view := nodeview.New(nodeview.Deps{
@@ -316,12 +306,12 @@ func (a *Agent) wireDevices() error {
 	a.devices.cdi = cdisync.New(cdisync.Deps{
 		Writer: cdi.New(cdi.Deps{Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi")}),
 		Dir:    a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
-		Extras: noted(a, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
+		Extras: actor.Noted(a.deps.Fault, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		Vendors:    a.deps.Hardware.Traits(),
-		KubeletDir: a.config.KubeletDir, State: noted(a, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: a.node.grants},
+		KubeletDir: a.config.KubeletDir, State: actor.Noted(a.deps.Fault, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: a.node.grants},
 		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
 		Strategy: deviceplugin.Strategy{ID: a.config.DeviceIDStrategy, PassDeviceSpecs: a.config.PassDeviceSpecs, AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy},
@@ -409,19 +399,40 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	}
 }
 
+// wireGate creates the actor that keeps pods away until the node is validated.
+func (a *Agent) wireGate() {
+	configured := a.deps.Hardware.Configured()
+	stack := gatesync.NewStack(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.reports.list.Set)
+	sources := gatesync.Sources{
+		BootID: a.deps.BootID, Vendor: configured, WithoutCDI: !a.config.UsesCDI(), Runtime: gatefacts.Runtime(a.config.HostRoot, a.config.ContainerdStateDir),
+		OnBus: a.deps.Hardware.OnBus, Hardware: a.node.inventory.Current, Spec: a.devices.cdi.Status, Units: a.devices.allocatable.Units,
+		Excluded: func() map[gpu.UUID]bool {
+			return config.Excluded(a.node.inventory.Current().Of(configured), a.deps.Config.Current().Config)
+		},
+		Injectable: a.devices.injection.Injectable, Registered: a.devices.plugin.Registered, Published: a.devices.dra.Published,
+	}
+	a.reports.gate = gatesync.Open(gatesync.Deps{
+		Settings: stack.Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
+		Changed: []func() *signal.Subscription{
+			a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.devices.cdi.SubscribeStatus, a.node.pods.SubscribePods,
+		},
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Node: a.reports.publishers, Report: a.reports.list.Set, FileLost: a.stateLost, Clock: a.deps.Clock,
+	})
+}
+
 // wireReports creates the actors that compute the content of the API objects.
 func (a *Agent) wireReports() error {
 	publish := a.reports.publishers
 	a.reports.health = healthsync.New(healthsync.Deps{
 		Hardware: a.node.inventory, Holders: func(key gpu.DeviceKey) []string { return gpu.HolderNames(a.node.ledger.Plain(), key) },
-		Event: a.reports.events.Publish, Condition: notedSet(a, "healthsync", publish.SetCondition), Taint: publish.SetTaint, TaintUnhealthy: a.config.TaintUnhealthy,
+		Event: a.reports.events.Publish, Condition: actor.NotedSet(a.deps.Fault, "healthsync", publish.SetCondition), Taint: publish.SetTaint, TaintUnhealthy: a.config.TaintUnhealthy,
 	})
 	places, err := labelsync.PlacesOf(a.config, a.deps.API)
 	if err != nil {
 		return err
 	}
 	wanted := labelsync.Deps{
-		Places: places, Hardware: a.node.inventory.Of(gpulabels.Vendor{}.Name()).Current, Facts: noted(a, "labelsync", a.labelFacts),
+		Places: places, Hardware: a.node.inventory.Of(gpulabels.Vendor{}.Name()).Current, Facts: actor.Noted(a.deps.Fault, "labelsync", a.labelFacts),
 		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.devices.allocatable.SubscribeUse, a.changes.partitioned.Subscribe},
 		Vendors: []labels.Vendor{gpulabels.Vendor{}},
 		Sys:     a.deps.Hardware.Roots.Sys, Report: func(err error) { a.reports.list.SetError("labels", "LABELS", err) },
@@ -433,7 +444,7 @@ func (a *Agent) wireReports() error {
 	a.reports.labels = labelsync.New(wanted)
 	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
 		NodeName: a.config.NodeName, Vendor: a.deps.Hardware.Configured(), Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
-		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Publish: notedSet(a, "gpunodesync", publish.SetGPUNode),
+		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Gate: a.reports.gate, Publish: actor.NotedSet(a.deps.Fault, "gpunodesync", publish.SetGPUNode),
 	})
 	return nil
 }

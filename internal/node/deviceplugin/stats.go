@@ -47,3 +47,13 @@ func (c *counters) read(resource string) Stats {
 	}
 	return s
 }
+
+// Registered reports whether the kubelet has registered a resource, and why not if that is known.
+func (m *Manager) Registered(resource string) (ok bool, why string) {
+	for _, stats := range m.Stats() {
+		if stats.Resource == resource {
+			return stats.Registered, stats.LastError
+		}
+	}
+	return false, ""
+}

@@ -3,19 +3,16 @@ package nodeapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
-	"reflect"
-	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
 const (
@@ -29,11 +26,9 @@ const (
 	// healthResync is the time between two comparisons of the condition and the taint with the Node, which may have
 	// been edited by hand, or deleted and registered again.
 	healthResync = 30 * time.Second
-	// conflictAttempts is how often a patch is attempted before a conflict counts as a failure.
-	conflictAttempts = 5
 )
 
-// NodeCondition is the content of the condition GPUsHealthy of the Node.
+// NodeCondition is the content of a condition of the Node. Without a reason there is to be none.
 type NodeCondition struct {
 	OK              bool
 	Reason, Message string
@@ -46,16 +41,25 @@ func (c NodeCondition) status() string {
 	return string(metav1.ConditionFalse)
 }
 
-// nodeCondition reads and writes the condition.
+// nodeCondition reads and writes a condition, which a field manager owns.
 type nodeCondition struct {
-	api   dynamic.Interface
-	name  string
-	clock clock.PassiveClock
+	api           dynamic.Interface
+	name          string
+	clock         clock.PassiveClock
+	kind, manager string
 }
 
-// NewNodeCondition returns the publisher of the Node's condition.
+// NewNodeCondition returns the publisher of the Node's condition GPUsHealthy.
 func NewNodeCondition(api dynamic.Interface, retry Retry, report func(error), log *slog.Logger) *Publisher[NodeCondition] {
-	condition := nodeCondition{api, retry.NodeName, retry.Clock}
+	return newNodeCondition(nodeCondition{api, retry.NodeName, retry.Clock, conditionGPUs, healthFieldManager}, retry, report, log)
+}
+
+// NewNodeReady returns the publisher of the Node's condition GPUsReady.
+func NewNodeReady(api dynamic.Interface, retry Retry, report func(error), log *slog.Logger) *Publisher[NodeCondition] {
+	return newNodeCondition(nodeCondition{api, retry.NodeName, retry.Clock, v1alpha1.NodeConditionReady, gateFieldManager}, retry, report, log)
+}
+
+func newNodeCondition(condition nodeCondition, retry Retry, report func(error), log *slog.Logger) *Publisher[NodeCondition] {
 	return NewPublisher(PublisherDeps[NodeCondition]{
 		Read: condition.read, Write: condition.write, Equal: func(x, y NodeCondition) bool { return x == y },
 		Report: report, Retry: retry, Log: log, Resync: healthResync,
@@ -67,155 +71,64 @@ func (c nodeCondition) read(ctx context.Context) (NodeCondition, bool, error) {
 	if err != nil {
 		return NodeCondition{}, false, err
 	}
-	for _, fields := range conditionsOf(node) {
+	for _, fields := range conditionsOf(node, c.kind) {
 		reason, _ := fields["reason"].(string)
 		message, _ := fields["message"].(string)
 		found := NodeCondition{OK: fields["status"] == string(metav1.ConditionTrue), Reason: reason, Message: message}
 		return found, fields["status"] == found.status(), nil
 	}
-	return NodeCondition{}, false, nil
+	return NodeCondition{}, true, nil
 }
 
 // write applies the condition. The time of the last transition is kept while the status does not change.
 func (c nodeCondition) write(ctx context.Context, wanted NodeCondition) error {
+	if wanted.Reason == "" {
+		return c.remove(ctx)
+	}
 	node, err := Nodes(c.api).Get(ctx, c.name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("read Node %s, to write its condition %s: %w", c.name, conditionGPUs, err)
+		return fmt.Errorf("read Node %s, to write its condition %s: %w", c.name, c.kind, err)
 	}
 	now, since := c.clock.Now().UTC().Format(time.RFC3339), ""
-	for _, fields := range conditionsOf(node) {
+	for _, fields := range conditionsOf(node, c.kind) {
 		if fields["status"] == wanted.status() {
 			since, _ = fields["lastTransitionTime"].(string)
 		}
 	}
 	applied := bareNode(c.name)
 	applied.Object["status"] = map[string]any{"conditions": []any{map[string]any{
-		"type": conditionGPUs, "status": wanted.status(), "reason": wanted.Reason, "message": wanted.Message,
+		"type": c.kind, "status": wanted.status(), "reason": wanted.Reason, "message": wanted.Message,
 		"lastHeartbeatTime": now, "lastTransitionTime": cmp.Or(since, now),
 	}}}
-	if err := applyStatus(ctx, c.api, applied); err != nil {
-		return fmt.Errorf("write condition %s of Node %s: %w", conditionGPUs, c.name, err)
+	if err := applyStatus(ctx, c.api, applied, c.manager); err != nil {
+		return fmt.Errorf("write condition %s of Node %s: %w", c.kind, c.name, err)
 	}
 	return nil
 }
 
-func applyStatus(ctx context.Context, api dynamic.Interface, node *unstructured.Unstructured) error {
-	_, err := Nodes(api).Apply(ctx, node.GetName(), node, metav1.ApplyOptions{FieldManager: healthFieldManager, Force: true}, "status")
+// remove removes the condition.
+func (c nodeCondition) remove(ctx context.Context) error {
+	bare := bareNode(c.name)
+	bare.Object["status"] = map[string]any{}
+	if err := applyStatus(ctx, c.api, bare, c.manager); err != nil {
+		return fmt.Errorf("remove condition %s of Node %s: %w", c.kind, c.name, err)
+	}
+	return nil
+}
+
+func applyStatus(ctx context.Context, api dynamic.Interface, node *unstructured.Unstructured, manager string) error {
+	_, err := Nodes(api).Apply(ctx, node.GetName(), node, metav1.ApplyOptions{FieldManager: manager, Force: true}, "status")
 	return err
 }
 
-// conditionsOf returns the conditions of the type GPUsHealthy, of which a Node has at most one.
-func conditionsOf(node *unstructured.Unstructured) []map[string]any {
+// conditionsOf returns the conditions of a type, of which a Node has at most one.
+func conditionsOf(node *unstructured.Unstructured, kind string) []map[string]any {
 	var out []map[string]any
 	conditions, _, _ := unstructured.NestedSlice(node.Object, "status", "conditions")
 	for _, one := range conditions {
-		if fields, ok := one.(map[string]any); ok && fields["type"] == conditionGPUs {
+		if fields, ok := one.(map[string]any); ok && fields["type"] == kind {
 			out = append(out, fields)
 		}
 	}
 	return out
-}
-
-// nodeTaint reads and writes the taint.
-type nodeTaint struct {
-	api  dynamic.Interface
-	name string
-}
-
-// NewNodeTaint returns the publisher of the Node's taint: true for a Node that has it.
-func NewNodeTaint(api dynamic.Interface, retry Retry, report func(error), log *slog.Logger) *Publisher[bool] {
-	taint := nodeTaint{api, retry.NodeName}
-	return NewPublisher(PublisherDeps[bool]{
-		Read: taint.read, Write: taint.write, Equal: func(x, y bool) bool { return x == y },
-		Report: report, Retry: retry, Log: log, Resync: healthResync,
-	})
-}
-
-func (t nodeTaint) read(ctx context.Context) (has, found bool, err error) {
-	node, err := Nodes(t.api).Get(ctx, t.name, metav1.GetOptions{})
-	if err != nil {
-		return false, false, err
-	}
-	all, others := taintsOf(node)
-	return len(others) < len(all), true, nil
-}
-
-// taintsOf returns the taints of a Node, and those of them that are not the agent's.
-func taintsOf(node *unstructured.Unstructured) (all, others []any) {
-	all, _, _ = unstructured.NestedSlice(node.Object, "spec", "taints")
-	others = slices.DeleteFunc(slices.Clone(all), func(one any) bool {
-		taint, ok := one.(map[string]any)
-		return ok && taint["key"] == TaintUnhealthy
-	})
-	return all, others
-}
-
-// write adds or removes the taint. When the taints have changed since they were read, they are read again and patched
-// at once, a few times; a further failure is retried like others.
-func (t nodeTaint) write(ctx context.Context, wanted bool) error {
-	if err := t.change(ctx, wanted); err != nil {
-		return fmt.Errorf("write taint %s of Node %s: %w", TaintUnhealthy, t.name, err)
-	}
-	return nil
-}
-
-func (t nodeTaint) change(ctx context.Context, wanted bool) error {
-	var refused error
-	var before []any
-	for range conflictAttempts {
-		node, err := Nodes(t.api).Get(ctx, t.name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		all, others := taintsOf(node)
-		if wanted == (len(others) < len(all)) {
-			return nil
-		}
-		if refused != nil && reflect.DeepEqual(all, before) {
-			return refused // For another reason than a conflict.
-		}
-		if wanted {
-			others = append(others, map[string]any{"key": TaintUnhealthy, "value": "true", "effect": "NoSchedule"})
-		}
-		if refused = t.replace(ctx, all, others); !apierrors.IsInvalid(refused) {
-			return refused
-		}
-		before = all
-	}
-	return refused
-}
-
-// replace replaces the taints if they are still those of before; otherwise the API server responds that the patch is
-// invalid. The taints are one list without owners of its parts, so those of other programs are written back as they were
-// read. A condition on the resourceVersion would also fail after a change of anything else: of the condition and the
-// labels, which the agent writes at the same time, and of the status that the kubelet writes.
-func (t nodeTaint) replace(ctx context.Context, before, after []any) error {
-	const path = "/spec/taints"
-	patch, err := json.Marshal([]map[string]any{
-		{"op": "test", "path": path, "value": before}, // A list without elements is null here, and absent on the Node.
-		{"op": "add", "path": path, "value": after},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = Nodes(t.api).Patch(ctx, t.name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: healthFieldManager})
-	return err
-}
-
-// RemoveHealth removes the condition and the taint from the Node. Without a Node, or without an API server (api is
-// nil), there is nothing to remove.
-func RemoveHealth(ctx context.Context, api dynamic.Interface, node string) error {
-	if api == nil {
-		return nil
-	}
-	bare := bareNode(node)
-	bare.Object["status"] = map[string]any{}
-	err := applyStatus(ctx, api, bare)
-	if err == nil {
-		err = nodeTaint{api, node}.write(ctx, false)
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

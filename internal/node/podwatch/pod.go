@@ -24,6 +24,8 @@ type Pod struct {
 	// Counted has the devices that the scheduler counts for the pod, by resource, with its rule for init containers and
 	// sidecars. Only extended resources are in it.
 	Counted map[string]int
+	// Validation is nil for a pod that is no validation pod of the operator.
+	Validation *Validation
 }
 
 // Container is a container of a pod's specification.
@@ -59,6 +61,7 @@ func parse(object *unstructured.Unstructured) (Pod, error) {
 	if uid := typed.Annotations[mirrorAnnotation]; isStaticUID(uid) {
 		pod.UID, pod.Static = uid, true
 	}
+	pod.Validation = validationOf(&typed)
 	for i := range typed.Spec.InitContainers {
 		c := &typed.Spec.InitContainers[i]
 		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways

@@ -41,6 +41,8 @@ type Deps struct {
 	// API is nil where there is no API server: then every pod is unknown.
 	API      dynamic.Interface
 	NodeName string
+	// Namespace is that of the agent's own pod, in which the validation pods are; empty outside a pod.
+	Namespace string
 	// Start is when the agent started: pods that were created before are not counted as refused, since an agent before this one has.
 	Start time.Time
 	Log   *slog.Logger
@@ -50,6 +52,8 @@ type Deps struct {
 type Watch struct {
 	deps    Deps
 	changed *signal.Signal
+	// broadcast is signalled with changed.
+	broadcast signal.Broadcast
 
 	mu sync.Mutex
 	// pods are the API server's objects, by the object's own UID.
@@ -62,6 +66,8 @@ type Watch struct {
 	// current is true when the last call to the API server succeeded.
 	current bool
 	failure error
+	// synced reports whether the pods that there were at the start are known; nil before the start.
+	synced  func() bool
 	refused map[string]uint64
 }
 
@@ -99,6 +105,9 @@ func (w *Watch) Run(ctx context.Context) error {
 			DeleteFunc: func(object any) { w.drop(object) },
 		},
 	})
+	w.mu.Lock()
+	w.synced = controller.HasSynced
+	w.mu.Unlock()
 	controller.RunWithContext(ctx)
 	return nil
 }
@@ -129,6 +138,12 @@ func transform(object any) (any, error) {
 		Namespace: raw.GetNamespace(), Name: raw.GetName(), UID: raw.GetUID(), ResourceVersion: raw.GetResourceVersion(),
 		CreationTimestamp: raw.GetCreationTimestamp(),
 	}, pod: pod}, nil
+}
+
+// notify signals all receivers.
+func (w *Watch) notify() {
+	w.changed.Set()
+	w.broadcast.Set()
 }
 
 func (w *Watch) onNode(options metav1.ListOptions) metav1.ListOptions {
@@ -165,7 +180,7 @@ func (w *Watch) noteCall(err error) {
 	w.current, w.failure = err == nil, err
 	w.mu.Unlock()
 	if changed {
-		w.changed.Set()
+		w.notify()
 	}
 }
 
@@ -186,7 +201,7 @@ func (w *Watch) put(object any) {
 	w.byUID[e.pod.UID] = append(w.byUID[e.pod.UID], id)
 	w.pods[id] = e.pod
 	w.mu.Unlock()
-	w.changed.Set()
+	w.notify()
 }
 
 func (w *Watch) drop(object any) {
@@ -207,7 +222,7 @@ func (w *Watch) drop(object any) {
 		}
 	}
 	w.mu.Unlock()
-	w.changed.Set()
+	w.notify()
 }
 
 func (w *Watch) unlink(uid, id string) {
@@ -292,6 +307,6 @@ func (w *Watch) Resolve(ctx context.Context, uids []string) error {
 		}
 	}
 	w.mu.Unlock()
-	w.changed.Set()
+	w.notify()
 	return nil
 }

@@ -54,16 +54,52 @@ func program(m *sim.Machine, name string) []string {
 
 // BuildDriver builds the driver's files into a folder, as "make build" does.
 func BuildDriver(folder string) (sim.Files, error) {
-	root, err := repository()
-	if err != nil {
-		return sim.Files{}, fmt.Errorf("build simulated driver: %w", err)
-	}
-	command := exec.Command(filepath.Join(root, "hack", "build.sh"), "driver")
-	command.Env = append(os.Environ(), "BIN="+folder)
-	if out, err := command.CombinedOutput(); err != nil {
-		return sim.Files{}, fmt.Errorf("build simulated driver: %w\n%s", err, out)
+	if err := build(folder, "driver"); err != nil {
+		return sim.Files{}, err
 	}
 	return sim.FindFiles(folder)
+}
+
+func build(folder, what string) error {
+	root, err := repository()
+	if err != nil {
+		return fmt.Errorf("build simulated driver: %w", err)
+	}
+	command := exec.Command(filepath.Join(root, "hack", "build.sh"), what)
+	command.Env = append(os.Environ(), "BIN="+folder)
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build simulated driver: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// CreateComputing creates a machine in a folder below dir whose driver has a libcuda.so.1 with code and no other file with code. Its
+// device nodes are empty files, which need no permission.
+func CreateComputing(dir, profile string) (*sim.Machine, error) {
+	if err := build(dir, "libcuda"); err != nil {
+		return nil, err
+	}
+	library := filepath.Join(dir, "libcuda.so.1")
+	machine, err := sim.CreateWith(filepath.Join(dir, "machine"), profile, sim.Options{
+		Seed: "test", NoDeviceNodes: true, Files: sim.Files{Library: library, Programs: library, CUDA: library},
+	})
+	if err != nil {
+		return nil, err
+	}
+	shown, err := machine.Show()
+	if err != nil {
+		return nil, err
+	}
+	nodes := []string{"nvidiactl", "nvidia-uvm"}
+	for _, gpu := range shown.GPUs {
+		nodes = append(nodes, fmt.Sprintf("nvidia%d", gpu.Minor))
+	}
+	for _, node := range nodes {
+		if err := os.WriteFile(filepath.Join(machine.Root(), "dev", node), nil, 0o600); err != nil {
+			return nil, fmt.Errorf("make device node: %w", err)
+		}
+	}
+	return machine, nil
 }
 
 // repository returns the root of the repository that a test runs in.

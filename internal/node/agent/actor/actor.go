@@ -38,3 +38,19 @@ func Run(ctx context.Context, actors []Actor) error {
 	}
 	return nil
 }
+
+// Noted returns f, with a call of note before each call: an actor calls f once each time that it computes something.
+func Noted[T any](note func(actor string) error, actor string, f func() T) func() T {
+	return func() T {
+		_ = note(actor)
+		return f()
+	}
+}
+
+// NotedSet is Noted for a function that takes the computed value.
+func NotedSet[T any](note func(actor string) error, actor string, f func(T)) func(T) {
+	return func(value T) {
+		_ = note(actor)
+		f(value)
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -80,11 +81,20 @@ type Injection struct {
 	IMEXChannels []int
 }
 
+// status is what the last comparison found; its problems have the one that the spec could not be read.
+type status struct {
+	fingerprint string
+	problems    []gpu.Cause
+}
+
 // Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps    Deps
 	wake    *signal.Signal
 	current atomic.Pointer[Injection]
+	status  atomic.Pointer[status]
+	// compared is signalled when Status has changed.
+	compared signal.Broadcast
 }
 
 // New returns a Syncer; it touches nothing.
@@ -106,6 +116,18 @@ func (s *Syncer) Names() (map[string]bool, bool) {
 	return nil, false
 }
 
+// Status returns the fingerprint of the spec on disk, which is empty when there is none or it could not be read, and the problems that the
+// last comparison found; known is false before the first one has ended.
+func (s *Syncer) Status() (fingerprint string, problems []gpu.Cause, known bool) {
+	if status := s.status.Load(); status != nil {
+		return status.fingerprint, status.problems, true
+	}
+	return "", nil, false
+}
+
+// SubscribeStatus signals changes of Status.
+func (s *Syncer) SubscribeStatus() *signal.Subscription { return s.compared.Subscribe() }
+
 // Recheck signals that Extras may have changed. It never waits.
 func (s *Syncer) Recheck() { s.wake.Set() }
 
@@ -113,8 +135,9 @@ func (s *Syncer) Recheck() { s.wake.Set() }
 type outcome struct {
 	injection Injection
 	// unreadable is true when the spec could not be read back; the names are not known then.
-	unreadable error
-	problems   []gpu.Cause
+	unreadable  error
+	problems    []gpu.Cause
+	fingerprint string
 }
 
 // Run compares until ctx ends, and returns nil immediately even while a file call hangs.
@@ -171,6 +194,7 @@ func (s *Syncer) compare(ctx context.Context) outcome {
 	}
 	result.injection.Names = map[string]bool{}
 	if spec != nil {
+		result.fingerprint = spec.Fingerprint()
 		for _, device := range spec.Devices {
 			result.injection.Names[device.Name] = true
 		}
@@ -193,6 +217,7 @@ func (s *Syncer) channels(wanted []int) []int {
 // apply reports the problems, and calls Changed when the injection has changed.
 func (s *Syncer) apply(result outcome) {
 	s.deps.Report("cdi", result.problems...)
+	s.note(result)
 	before := s.current.Load()
 	next := result.injection
 	if result.unreadable != nil {
@@ -208,4 +233,16 @@ func (s *Syncer) apply(result outcome) {
 	}
 	s.current.Store(&next)
 	s.deps.Changed()
+}
+
+// note keeps the status.
+func (s *Syncer) note(result outcome) {
+	next := &status{result.fingerprint, result.problems}
+	if result.unreadable != nil {
+		next.problems = append(slices.Clone(next.problems), gpu.Cause{Code: "CDI_SPEC_UNREADABLE", Message: result.unreadable.Error()})
+	}
+	if before := s.status.Load(); before == nil || !reflect.DeepEqual(*before, *next) {
+		s.status.Store(next)
+		s.compared.Set()
+	}
 }

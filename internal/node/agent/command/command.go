@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
+	"github.com/berth-gpu/berth/internal/node/agent/validatecmd"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
@@ -94,7 +95,7 @@ what it created, use berth-agent uninstall.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.Bind(root)
-	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut))
+	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut), validatecmd.New(func() string { return o.Sim }))
 	root.AddCommand(newHiddenCommands()...)
 	return root
 }
@@ -124,7 +125,7 @@ func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, l
 		return err
 	}
 	a, err := agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, API: watcher.API(), Kube: kube, PodUID: os.Getenv("POD_UID"), HookSource: hook,
+		Config: watcher, Hardware: machine, API: watcher.API(), Kube: kube, PodUID: os.Getenv("POD_UID"), Namespace: os.Getenv("POD_NAMESPACE"), Stack: o.Stack, HookSource: hook,
 		Instance: cmp.Or(o.Instance, pages.DefaultInstance()), Log: log,
 	})
 	if err != nil {

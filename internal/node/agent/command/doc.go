@@ -1,5 +1,5 @@
-// Package command is the command line of berth-agent: the agent itself, inspect, uninstall, probe, mps, and the hidden
-// commands that Berth's own programs start.
+// Package command is the command line of berth-agent: the agent itself, inspect, uninstall, probe, mps, validate, and the
+// hidden commands that Berth's own programs start.
 //
 // It guarantees that each command uses the same configuration: the file, overridden by the flags. It converts flags to
 // the dependencies of package agent and of inspect, and does nothing that a command does not request: inspect and probe

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
+	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
@@ -44,7 +45,7 @@ func newUninstallCommand(o *flags.Flags) *cobra.Command {
 		Short: "Remove what agents created on this node and in the API",
 		Long: `Remove what agents created on this node and in the API: the sockets of the device
 plugin and the DRA driver, the CDI spec, the hook programs, the agent's sockets and
-state, the node's labels, condition and taint, its ResourceSlices, and the GPUNode
+state, the node's labels, conditions and taints, its ResourceSlices, and the GPUNode
 object. A step that fails is reported, and the
 others are still done. It can be repeated.
 
@@ -114,7 +115,9 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 	if api != nil {
 		steps = append(steps,
 			step{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return nodeapi.RemoveMIGState(ctx, api, config.NodeName) }},
-			step{"condition and taint of Node " + config.NodeName, func() error { return nodeapi.RemoveHealth(ctx, api, config.NodeName) }},
+			step{"conditions and taints of Node " + config.NodeName, func() error {
+				return errors.Join(nodeapi.RemoveHealth(ctx, api, config.NodeName), nodeapi.RemoveGate(ctx, api, config.NodeName, v1alpha1.TaintNotValidated))
+			}},
 			step{"ResourceSlices of " + config.DRADriverName + " of Node " + config.NodeName, func() error { return publish.Remove(ctx, kube, config.DRADriverName, config.NodeName) }},
 			step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }},
 		)
@@ -133,7 +136,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 func removeState(dir string) error {
 	err := errors.Join(
 		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
-		reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
+		gatesync.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
 	)
 	removeIfEmpty(dir)
 	return err

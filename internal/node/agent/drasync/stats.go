@@ -24,6 +24,22 @@ func (s *Syncer) Stats() calls.Stats {
 	return stats
 }
 
+// Published reports whether a kubelet has registered the driver, and the API server has slices of the node.
+// A nil Syncer has none.
+func (s *Syncer) Published() bool {
+	if s == nil {
+		return false
+	}
+	select {
+	case <-s.registered.Done():
+	default:
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.last) > 0 && !s.publisher.Published().IsZero()
+}
+
 // observe counts a call of the kubelet, and reports a prepare that failed on the claim; the kubelet reports it on the pod. It does not
 // report one that the kubelet has ended, which it repeats.
 func (s *Syncer) observe(call dra.Call) {

@@ -25,6 +25,7 @@ type Flags struct {
 	ConfigMap  string
 	DefaultKey string
 	Instance   string
+	Stack      string
 	Verbose    bool
 	Config     v1alpha1.AgentConfig
 }
@@ -50,6 +51,7 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.Config.CgroupRoot, "cgroup-root", "", "find containers below `CGROUP`, the kubelet's cgroupRoot; needed only with several kubelets on one machine")
 	flags.StringVar(&f.Config.NodeName, "node-name", "", "use the Node object `NAME` (default: $NODE_NAME, then the host name)")
 	flags.StringVar(&f.Instance, "instance", "", "distinguish this agent by `NAME` from another one on the node, as during an upgrade; its socket is agent-NAME.sock in --state-dir (default: $POD_NAME, then the host name)")
+	flags.StringVar(&f.Stack, "stack", "", "read the settings of the validation gate from `FILE`, the spec of a GPUStack; without it, and outside a pod ($POD_NAMESPACE), there is no gate")
 	flags.StringVar(&f.Config.MetricsListen, "metrics-listen", "", "serve /metrics, and nothing else, on `ADDRESS` (default: no address)")
 	flags.BoolVar(&f.Config.DCGMNames, "dcgm-names", false, "also serve the metrics under dcgm-exporter's names and labels")
 	flags.BoolVar(&f.Config.Standalone, "standalone", false, "run without an API server: publish no GPUNode, labels, events or conditions")

@@ -1,5 +1,5 @@
 // Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration,
-// conditions and problems, and passes it to the publisher, which writes it.
+// the gate, conditions and problems, and passes it to the publisher, which writes it.
 //
 // What wakes it: a change of any of these; of the configuration when the use in force follows it. Changes within 50 ms,
 // which mostly have one cause, are computed once.
@@ -68,6 +68,12 @@ type Problems interface {
 	Subscribe() *signal.Subscription
 }
 
+// Gate is the gate of the node; its status is nil where it is off.
+type Gate interface {
+	Status() *v1alpha1.GateStatus
+	Subscribe() *signal.Subscription
+}
+
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	NodeName string
@@ -81,6 +87,8 @@ type Deps struct {
 	Config     Config
 	Conditions Conditions
 	Problems   Problems
+	// Gate is the state of the gate.
+	Gate Gate
 	// Publish receives the newest object. It must not block.
 	Publish func(*v1alpha1.GPUNode)
 }
@@ -102,7 +110,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	wake := signal.New()
 	group.Go(func() error {
 		return signal.Join(ctx, wake, s.deps.Hardware.Subscribe, s.deps.Ledger.Subscribe, s.deps.Devices.SubscribeUse,
-			s.deps.Conditions.Subscribe, s.deps.Problems.Subscribe)
+			s.deps.Conditions.Subscribe, s.deps.Problems.Subscribe, s.deps.Gate.Subscribe)
 	})
 	group.Go(func() error {
 		for signal.Settled(ctx, wake, settle) == nil {
@@ -127,18 +135,10 @@ func (s *Syncer) build() *v1alpha1.GPUNode {
 	now := s.deps.Config.Current()
 	return gpunode.Build(s.deps.NodeName, gpunode.Input{
 		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: holdings, Offered: offered(s.deps.Devices.Units()),
-		Excluded: excluded(snapshot.Of(s.deps.Vendor), now.Config), Conditions: s.deps.Conditions.All(),
+		Excluded: config.Excluded(snapshot.Of(s.deps.Vendor), now.Config), Conditions: s.deps.Conditions.All(),
 		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
+		Gate:   s.deps.Gate.Status(),
 	})
-}
-
-// excluded returns the GPUs that the configuration excludes.
-func excluded(snapshot *gpu.Snapshot, inForce *v1alpha1.AgentConfig) map[gpu.UUID]bool {
-	out := map[gpu.UUID]bool{}
-	for id, rule := range offer.DecidingRules(snapshot, config.OfferSettings(inForce, offer.DevicePlugin).GPUs) {
-		out[id] = inForce.GPUs[rule].Exclude
-	}
-	return out
 }
 
 // offered converts the use of each device to the API's type.

@@ -98,7 +98,7 @@ func TestPublish(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		syncer := New(Deps{
-			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Problems: p,
+			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{}, Problems: p,
 			Publish: func(node *v1alpha1.GPUNode) { published = append(published, summary(node)) },
 		})
 		go func() { done <- syncer.Run(ctx) }()
@@ -163,3 +163,10 @@ func TestPublish(t *testing.T) {
 		}
 	})
 }
+
+// gateOff is a gate that is off.
+type gateOff struct{}
+
+func (gateOff) Status() *v1alpha1.GateStatus { return nil }
+
+func (gateOff) Subscribe() *signal.Subscription { return new(signal.Broadcast).Subscribe() }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 )
 
 // Observed is a vendor that calls a function with each event.
@@ -31,3 +32,6 @@ func (o Observed) Doing() (id gpu.UUID, call string) {
 	}
 	return "", ""
 }
+
+// OnBus returns how many GPUs of the configured vendor the machine has, with or without a driver. It reads sysfs.
+func (m Machine) OnBus() int { return nvidia.CountOnBus(m.Roots) }

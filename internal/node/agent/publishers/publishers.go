@@ -1,13 +1,13 @@
 // Package publishers has the workers that write this node's objects to the API server, each object with a worker of its own:
-// the Node's condition, its taint, the label of the MIG state, and the GPUNode with its definition.
+// the Node's conditions and its taints, the label of the MIG state, and the GPUNode with its definition.
 //
 // It guarantees that a write which hangs or fails delays none of another object, that a failed write is repeated and reported
 // as a problem, and that a standalone agent, which has no API server, can set everything and writes nothing.
 //
 // What wakes it: a value that is set; a tick, which restores what others have changed.
 //
-// What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "mig-state-label", "gpunode"
-// and "definition"; and the condition MIGApplied in [nodeapi.Conditions].
+// What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "gate-condition", "gate-taint",
+// "mig-state-label", "gpunode" and "definition"; and the conditions MIGApplied and GPUsReady in [nodeapi.Conditions].
 //
 // What it never waits for: files, the driver, the kubelet. Setting a value waits for nothing, except for a MIG state whose caller
 // asks to wait a moment for the write.
@@ -53,6 +53,8 @@ type Workers struct {
 	// The publishers are nil without an API server.
 	condition *nodeapi.Publisher[nodeapi.NodeCondition]
 	taint     *nodeapi.Publisher[bool]
+	ready     *nodeapi.Publisher[nodeapi.NodeCondition]
+	gateTaint *nodeapi.Publisher[nodeapi.GateTaint]
 	migState  *nodeapi.Publisher[string]
 	gpuNode   *nodeapi.Publisher[*v1alpha1.GPUNode]
 }
@@ -68,6 +70,8 @@ func New(deps Deps) *Workers {
 	}
 	w.condition = nodeapi.NewNodeCondition(deps.Client, deps.Retry, report("node-condition", "NODE_CONDITION"), deps.Log)
 	w.taint = nodeapi.NewNodeTaint(deps.Client, deps.Retry, report("node-taint", "NODE_CONDITION"), deps.Log)
+	w.ready = nodeapi.NewNodeReady(deps.Client, deps.Retry, report("gate-condition", "NODE_CONDITION"), deps.Log)
+	w.gateTaint = nodeapi.NewGateTaint(deps.Client, deps.Retry, report("gate-taint", "NODE_CONDITION"), deps.Log)
 	w.migState = nodeapi.NewMIGState(deps.Client, configwatch.LabelMIGState, deps.Retry, report("mig-state-label", "NODE_LABEL"), deps.Log)
 	object := gpunode.NewObject(deps.Client, deps.NodeName)
 	w.gpuNode = nodeapi.NewPublisher(nodeapi.PublisherDeps[*v1alpha1.GPUNode]{
@@ -82,7 +86,7 @@ func (w *Workers) Run(ctx context.Context) error {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.migState.Run, w.gpuNode.Run, w.checkDefinition} {
+	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.ready.Run, w.gateTaint.Run, w.migState.Run, w.gpuNode.Run, w.checkDefinition} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()
@@ -102,6 +106,37 @@ func (w *Workers) SetCondition(condition nodeapi.NodeCondition) { publish(w.cond
 
 // SetTaint sets whether the Node has the taint of an unhealthy GPU.
 func (w *Workers) SetTaint(tainted bool) { publish(w.taint, tainted) }
+
+// SetReady sets the condition GPUsReady of the Node and of the GPUNode; one without a reason removes it.
+func (w *Workers) SetReady(condition nodeapi.NodeCondition) {
+	publish(w.ready, condition)
+	if condition.Reason == "" {
+		w.deps.Conditions.Clear(v1alpha1.NodeConditionReady)
+		return
+	}
+	status := metav1.ConditionFalse
+	if condition.OK {
+		status = metav1.ConditionTrue
+	}
+	w.deps.Conditions.Set(v1alpha1.NodeConditionReady, status, condition.Reason, condition.Message)
+}
+
+// SetGateTaint sets whether the Node has the taint of the gate.
+func (w *Workers) SetGateTaint(taint nodeapi.GateTaint) { publish(w.gateTaint, taint) }
+
+// AwaitGateTaint sets the taint and returns when the Node has it, or with the error of ctx when that ends first. Without an API server it
+// returns at once.
+func (w *Workers) AwaitGateTaint(ctx context.Context, taint nodeapi.GateTaint) error {
+	if w.gateTaint == nil {
+		return nil
+	}
+	for {
+		// The publisher reports errors, and repeats the write after a pause.
+		if err := w.gateTaint.PublishAndWait(ctx, taint); err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
 
 // SetGPUNode sets the GPUNode, which must not be changed afterwards.
 func (w *Workers) SetGPUNode(object *v1alpha1.GPUNode) { publish(w.gpuNode, object) }

@@ -56,9 +56,8 @@ type Deps struct {
 	// Claims is nil without an API server.
 	Claims Claims
 	// Look compares the ledger with the node; AwaitLayout returns when the MIG layout is known, or the devices were settled before; Begin
-	// settles them.
-	Look, AwaitLayout func(context.Context)
-	Begin             func()
+	// settles them, when the gate of the node lets them be advertised.
+	Look, AwaitLayout, Begin func(context.Context)
 	// Daemons reads which MPS daemons run.
 	Daemons func(context.Context)
 	// Settled is set when the DRA driver may be served, and Compared when all that acts on the node may run.
@@ -81,7 +80,7 @@ func Run(ctx context.Context, deps Deps) {
 	}
 	deps.look(ctx)
 	deps.AwaitLayout(ctx)
-	deps.Begin()
+	deps.Begin(ctx)
 	deps.Settled.Set()
 	if !deps.Ledger.Writes() {
 		deps.awaitTurn(ctx)

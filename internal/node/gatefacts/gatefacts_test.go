@@ -1,0 +1,200 @@
+package gatefacts
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/gate"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/podwatch"
+)
+
+// ready are the inputs of a node with two GPUs that only waits for its validation.
+func ready(change func(*Inputs)) Inputs {
+	in := Inputs{
+		BootID: "boot", OnBus: 2, Vendor: gpu.NVIDIA, Advertised: 1, Spec: &Spec{Fingerprint: "f"},
+		Snapshot: &gpu.Snapshot{
+			Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05"}}},
+			GPUs: []gpu.GPU{
+				{UUID: "GPU-0", Vendor: gpu.NVIDIA, Index: 0, Health: gpu.Health{State: gpu.Healthy}},
+				{UUID: "GPU-1", Vendor: gpu.NVIDIA, Index: 1, Health: gpu.Health{State: gpu.Healthy}},
+			},
+		},
+	}
+	change(&in)
+	return in
+}
+
+func TestObserve(t *testing.T) {
+	key := gate.Key("boot", "580.95.05", "f")
+	dead := func(in *Inputs) {
+		in.Snapshot.GPUs[1].Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "XID79", Message: "it has fallen off the bus"}}}
+	}
+	tests := map[string]struct {
+		in      Inputs
+		want    gate.Facts
+		unknown bool
+	}{
+		"ready": {in: ready(func(*Inputs) {}), want: gate.Facts{GPUs: true, Key: key}},
+		"without GPUs": {in: ready(func(in *Inputs) { in.OnBus, in.Snapshot, in.Spec = 0, &gpu.Snapshot{}, nil }), unknown: true, want: gate.Facts{
+			Driver: &gate.Stop{Code: "DRIVER_MISSING", Message: "no driver answers for the 0 GPUs on the PCI bus"},
+			Spec:   &gate.Stop{Message: "waits until the CDI spec was read"}}},
+		"all GPUs excluded": {in: ready(func(in *Inputs) { in.Excluded = map[gpu.UUID]bool{"GPU-0": true, "GPU-1": true} }), want: gate.Facts{Key: key}},
+		"no driver": {in: ready(func(in *Inputs) { in.Snapshot = &gpu.Snapshot{} }),
+			want: gate.Facts{GPUs: true, Driver: &gate.Stop{Code: "DRIVER_MISSING", Message: "no driver answers for the 2 GPUs on the PCI bus"}}},
+		"no driver, with its fault": {in: ready(func(in *Inputs) {
+			in.Snapshot = &gpu.Snapshot{Faults: []gpu.Cause{{Code: "CDI_GDS_MISSING", Message: "no"}, {Code: "DRIVER_MISSING", Message: "libnvidia-ml.so.1 was not found"}}}
+		}), want: gate.Facts{GPUs: true, Driver: &gate.Stop{Code: "DRIVER_MISSING", Message: "libnvidia-ml.so.1 was not found"}}},
+		"a GPU without its driver": {in: ready(func(in *Inputs) { in.OnBus = 3 }),
+			want: gate.Facts{GPUs: true, Key: key, Driver: &gate.Stop{Code: "GATE_GPU_MISSING", Message: "the PCI bus has 3 GPUs, and the driver answers for 2"}}},
+		"a dead GPU": {in: ready(dead),
+			want: gate.Facts{GPUs: true, Key: key, Driver: &gate.Stop{Code: "XID79", Message: "GPU 1 (GPU-1) is Gone: it has fallen off the bus"}}},
+		"a dead GPU that is excluded": {in: ready(func(in *Inputs) { dead(in); in.Excluded = map[gpu.UUID]bool{"GPU-1": true} }), want: gate.Facts{GPUs: true, Key: key}},
+		"a GPU that drains":           {in: ready(func(in *Inputs) { in.Snapshot.GPUs[0].Health.State = gpu.Draining }), want: gate.Facts{GPUs: true, Key: key}},
+		"before the spec was read": {in: ready(func(in *Inputs) { in.Spec = nil }), unknown: true,
+			want: gate.Facts{GPUs: true, Spec: &gate.Stop{Message: "waits until the CDI spec was read"}}},
+		"no spec": {in: ready(func(in *Inputs) { in.Spec = &Spec{} }), want: gate.Facts{GPUs: true, Spec: &gate.Stop{Message: "waits until there is a CDI spec"}}},
+		"a device that the spec lacks": {in: ready(func(in *Inputs) { in.Spec.Missing = []string{"GPU-1"} }),
+			want: gate.Facts{GPUs: true, Key: key, Spec: &gate.Stop{Message: "waits until the CDI spec has GPU-1 (1 devices are missing)"}}},
+		"a device node that is missing": {in: ready(func(in *Inputs) {
+			in.Spec.Problems = []gpu.Cause{{Code: "CDI_NODE_MISSING", Message: "no /dev/nvidia1"}}
+		}),
+			want: gate.Facts{GPUs: true, Key: key, Spec: &gate.Stop{Code: "CDI_NODE_MISSING", Message: "no /dev/nvidia1"}}},
+		"a daemon that starts": {in: ready(func(in *Inputs) { in.Spec.Problems = []gpu.Cause{{Code: "CDI_MPS_MISSING"}, {Code: "CDI_GDS_MISSING"}} }),
+			want: gate.Facts{GPUs: true, Key: key}},
+		"without CDI": {in: ready(func(in *Inputs) { in.WithoutCDI, in.Spec = true, nil }), want: gate.Facts{GPUs: true, Key: gate.Key("boot", "580.95.05", "")}},
+		"not registered": {in: ready(func(in *Inputs) { in.Unregistered = []string{"nvidia.com/gpu: the kubelet refused it"} }),
+			want: gate.Facts{GPUs: true, Key: key, Advertised: &gate.Stop{Message: "waits until the kubelet has registered nvidia.com/gpu: the kubelet refused it"}}},
+		"nothing advertised": {in: ready(func(in *Inputs) { in.Advertised = 0 }),
+			want: gate.Facts{GPUs: true, Key: key, Advertised: &gate.Stop{Message: "waits until a device is advertised"}}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, known := Observe(tc.in)
+			if diff := cmp.Diff(tc.want, got); diff != "" || known == tc.unknown {
+				t.Errorf("known %t; facts (-want +got):\n%s", known, diff)
+			}
+		})
+	}
+}
+
+const passed = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":true}`
+
+func TestJudge(t *testing.T) {
+	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	pod := func(change func(*podwatch.Validation)) podwatch.Validation {
+		v := podwatch.Validation{UID: "u", Name: "berth-validate-n", Key: "k", Created: at, Of: 2, Ended: true, Containers: []podwatch.Result{
+			{Name: "a", Message: passed}, {Name: "b", Message: passed},
+		}}
+		change(&v)
+		return v
+	}
+	message := func(exit int32, text string) func(*podwatch.Validation) {
+		return func(v *podwatch.Validation) { v.Containers[1].Exit, v.Containers[1].Message = exit, text }
+	}
+	failedWith := func(code, text string) *gate.Outcome {
+		return &gate.Outcome{Key: "k", Failed: &gate.Stop{Code: code, Message: text}}
+	}
+	const count = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":false,"code":"VALIDATE_COUNT","evidence":"7 of\n 8 devices"}`
+	tests := map[string]struct {
+		pods   []podwatch.Validation
+		want   *gate.Outcome
+		unseen bool
+	}{
+		"no pod":         {unseen: true},
+		"passed":         {pods: []podwatch.Validation{pod(func(*podwatch.Validation) {})}, want: &gate.Outcome{Key: "k"}},
+		"of another key": {pods: []podwatch.Validation{pod(func(v *podwatch.Validation) { v.Key = "other" })}, unseen: true},
+		"runs":           {pods: []podwatch.Validation{pod(func(v *podwatch.Validation) { v.Ended, v.Containers = false, v.Containers[:1] })}},
+		"one container failed, the other runs": {pods: []podwatch.Validation{pod(func(v *podwatch.Validation) { message(1, count)(v); v.Ended, v.Containers = false, v.Containers[1:] })},
+			want: failedWith("VALIDATE_COUNT", "b: 7 of 8 devices")},
+		"ended before all containers ran": {pods: []podwatch.Validation{pod(func(v *podwatch.Validation) {
+			v.Containers, v.Refused = nil, "UnexpectedAdmissionError: no devices"
+		})}, want: failedWith("VALIDATE_POD_FAILED", "pod berth-validate-n: UnexpectedAdmissionError: no devices")},
+		"killed without a result": {pods: []podwatch.Validation{pod(message(137, ""))},
+			want: failedWith("VALIDATE_POD_FAILED", "container b of pod berth-validate-n has exited with 137 without a result: ")},
+		"says that it passed, and failed": {pods: []podwatch.Validation{pod(message(1, passed))},
+			want: failedWith("VALIDATE_POD_FAILED", "container b of pod berth-validate-n has exited with 1, and its result is that it passed: true")},
+		"a code of something else": {pods: []podwatch.Validation{pod(message(1, strings.Replace(count, "VALIDATE_COUNT", "DRIVER_MISSING", 1)))},
+			want: failedWith("VALIDATE_POD_FAILED", "container b of pod berth-validate-n has exited with 1, and its result is that it passed: false")},
+		"another kind": {pods: []podwatch.Validation{pod(message(0, `{"passed":true}`))},
+			want: failedWith("VALIDATE_POD_FAILED", `container b of pod berth-validate-n has exited with 0 without a result: {"passed":true}`)},
+		"the newest counts": {pods: []podwatch.Validation{pod(message(1, count)), pod(func(v *podwatch.Validation) { v.Created = at.Add(time.Second) })}, want: &gate.Outcome{Key: "k"}},
+		"the newest runs":   {pods: []podwatch.Validation{pod(message(1, count)), pod(func(v *podwatch.Validation) { v.Ended, v.Containers = false, nil })}},
+		"no containers":     {pods: []podwatch.Validation{pod(func(v *podwatch.Validation) { v.Containers, v.Of = nil, 0 })}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, seen := Judge(tc.pods, "k")
+			if diff := cmp.Diff(tc.want, got); diff != "" || seen == tc.unseen {
+				t.Errorf("seen %t; outcome (-want +got):\n%s", seen, diff)
+			}
+		})
+	}
+	if got, seen := Judge([]podwatch.Validation{pod(func(v *podwatch.Validation) { v.Key = "" })}, ""); got != nil || seen {
+		t.Errorf("a pod without a key, of a node without one: %v", got)
+	}
+}
+
+// FuzzJudge: whatever a container writes, the result is bounded, and passes only with exit 0.
+func FuzzJudge(f *testing.F) {
+	f.Add(int32(0), passed)
+	f.Add(int32(1), strings.Replace(passed, "true", `false,"code":"VALIDATE_X"`, 1))
+	f.Add(int32(0), strings.Repeat("\xff", 5000))
+	f.Fuzz(func(t *testing.T, exit int32, text string) {
+		got, _ := Judge([]podwatch.Validation{{Key: "k", Of: 1, Ended: true, Containers: []podwatch.Result{{Name: "a", Exit: exit, Message: text}}}}, "k")
+		switch {
+		case got == nil:
+			t.Fatal("no outcome of a pod that has ended")
+		case got.Failed == nil && exit != 0:
+			t.Errorf("passed with exit %d", exit)
+		case got.Failed != nil && (len(got.Failed.Message) > 4096 || strings.Contains(got.Failed.Message, "\n") || !strings.HasPrefix(got.Failed.Code, "VALIDATE_")):
+			t.Errorf("stop %+v", got.Failed)
+		}
+	})
+}
+
+func TestRuntimeStop(t *testing.T) {
+	const v2 = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = "
+	tests := map[string]struct {
+		config string
+		serves bool
+		want   string
+	}{
+		"off":                    {v2 + "false\n", true, "RUNTIME_CDI_OFF"},
+		"on":                     {v2 + "true\n", true, ""},
+		"by default":             {"version = 3\n", true, ""},
+		"no configuration":       {"", true, ""},
+		"not the node's runtime": {v2 + "false\n", false, ""},
+		"invalid":                {"version = [\n", true, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			root, state := t.TempDir(), t.TempDir()
+			if tc.config != "" {
+				if err := os.MkdirAll(filepath.Join(root, "etc/containerd"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(root, "etc/containerd/config.toml"), []byte(tc.config), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.serves {
+				listener, err := net.Listen("unix", filepath.Join(state, "containerd.sock"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer listener.Close()
+			}
+			got := RuntimeStop(root, state)
+			if (got == nil) != (tc.want == "") || got != nil && got.Code != tc.want {
+				t.Errorf("RuntimeStop = %v, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package gatefacts
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gate"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
+)
+
+// Runtime returns RuntimeStop with its arguments.
+func Runtime(hostRoot, stateDir string) func() *gate.Stop {
+	return func() *gate.Stop { return RuntimeStop(hostRoot, stateDir) }
+}
+
+// RuntimeStop returns why the container runtime does not inject CDI devices, by the configuration of containerd below the host's root;
+// nil when it does, and when that cannot be said: containerd 2 and CRI-O inject them by default. The configuration of a containerd that
+// does not serve its socket in stateDir says nothing about the runtime of the node.
+func RuntimeStop(hostRoot, stateDir string) *gate.Stop {
+	info, err := os.Stat(filepath.Join(stateDir, "containerd.sock"))
+	if err != nil || info.Mode()&fs.ModeSocket == 0 {
+		return nil
+	}
+	config, err := hostconfig.ReadContainerd(hostRoot)
+	if err != nil || config.EnableCDI == nil || *config.EnableCDI {
+		return nil
+	}
+	return &gate.Stop{Code: "RUNTIME_CDI_OFF", Message: fmt.Sprintf("enable_cdi is false in %s; set it to true, and restart containerd", strings.Join(config.Sources, ", "))}
+}

@@ -1,0 +1,95 @@
+package hostconfig
+
+import (
+	"path/filepath"
+	"slices"
+
+	"github.com/pelletier/go-toml"
+)
+
+// ContainerdPath is where containerd reads its configuration.
+const ContainerdPath = "/etc/containerd/config.toml"
+
+// Containerd is the part of a containerd configuration that concerns CDI and the default runtime.
+type Containerd struct {
+	// Version is that of the format.
+	Version int64
+	// EnableCDI is nil if no file sets it.
+	EnableCDI *bool
+	// Dirs are the directories of CDI specs, if a file sets them: DirsFrom.
+	Dirs     []string
+	DirsFrom string
+	// Sources are the files that were read.
+	Sources []string
+	// Runtime is the default runtime, which RuntimeFrom sets; Programs are the programs of the runtimes, by name.
+	Runtime, RuntimeFrom string
+	Programs             map[string]string
+}
+
+// ReadContainerd reads the configuration of containerd below the host's root, with the files that it imports. The error is
+// fs.ErrNotExist when there is none.
+func ReadContainerd(root string) (*Containerd, error) {
+	config := &Containerd{Programs: map[string]string{}}
+	return config, config.read(root, ContainerdPath, 0)
+}
+
+// maxImports bounds the depth of imports of configuration files.
+const maxImports = 5
+
+// read reads a file and then the files that it imports; later values override earlier ones.
+func (k *Containerd) read(root, path string, depth int) error {
+	tree, err := TOML(root, path)
+	if err != nil {
+		return err
+	}
+	k.Sources = append(k.Sources, path)
+	if version, ok := tree.Get("version").(int64); ok && depth == 0 {
+		k.Version = version
+	}
+	for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
+		section, ok := tree.GetPath([]string{"plugins", plugin}).(*toml.Tree)
+		if !ok {
+			continue
+		}
+		if on, ok := section.Get("enable_cdi").(bool); ok {
+			k.EnableCDI = &on
+		}
+		if dirs := Texts(section.Get("cdi_spec_dirs")); len(dirs) > 0 {
+			k.Dirs, k.DirsFrom = dirs, path
+		}
+		if name, ok := section.GetPath([]string{"containerd", "default_runtime_name"}).(string); ok && name != "" {
+			k.Runtime, k.RuntimeFrom = name, path
+		}
+		k.addPrograms(section)
+	}
+	if depth >= maxImports {
+		return nil
+	}
+	for _, pattern := range Texts(tree.Get("imports")) {
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(filepath.Dir(path), pattern)
+		}
+		for _, imported := range Glob(root, pattern) {
+			if slices.Contains(k.Sources, imported) {
+				continue
+			}
+			if err := k.read(root, imported, depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addPrograms records the programs of the runtimes in a section of containerd's configuration.
+func (k *Containerd) addPrograms(section *toml.Tree) {
+	runtimes, ok := section.GetPath([]string{"containerd", "runtimes"}).(*toml.Tree)
+	if !ok {
+		return
+	}
+	for _, name := range runtimes.Keys() {
+		if program, ok := runtimes.GetPath([]string{name, "options", "BinaryName"}).(string); ok {
+			k.Programs[name] = program
+		}
+	}
+}
