@@ -28,18 +28,12 @@ var conditions = []string{"GPUsHealthy", v1alpha1.NodeConditionReady}
 
 // cleanNodes removes what agents wrote in Nodes, and the ResourceSlices and NodeFeatures that they made.
 func (r *remover) cleanNodes(ctx context.Context) error {
-	keys := []string{v1alpha1.TaintNotValidated, r.found.stackSpec().Gate.TaintKey}
-	for i := range r.found.nodes {
-		if gate := r.found.nodes[i].Status.Gate; gate != nil {
-			keys = append(keys, gate.TaintKey)
-		}
-	}
 	found, err := r.list(ctx, nodes(), "", "")
 	if err != nil {
 		return err
 	}
 	for i := range found {
-		changed, err := r.cleanNode(ctx, &found[i], keys)
+		changed, err := r.cleanNode(ctx, &found[i])
 		if apierrors.IsNotFound(err) {
 			continue // Deleted in between.
 		}
@@ -60,7 +54,7 @@ func (r *remover) cleanNodes(ctx context.Context) error {
 }
 
 // cleanNode removes of a Node what the agents' field managers own, and their taints. Nothing is written to a Node that has nothing of them.
-func (r *remover) cleanNode(ctx context.Context, node *unstructured.Unstructured, keys []string) (changed bool, err error) {
+func (r *remover) cleanNode(ctx context.Context, node *unstructured.Unstructured) (changed bool, err error) {
 	client := r.Client.Resource(nodes())
 	for _, entry := range node.GetManagedFields() {
 		if entry.Operation != metav1.ManagedFieldsOperationApply || !strings.HasPrefix(entry.Manager, agentManagers) {
@@ -81,8 +75,8 @@ func (r *remover) cleanNode(ctx context.Context, node *unstructured.Unstructured
 		changed = true
 	}
 	taint := func(one map[string]any) bool {
-		key, _ := one["key"].(string)
-		return key == nodeapi.TaintUnhealthy || one["value"] == v1alpha1.TaintNotValidatedValue && slices.Contains(keys, key)
+		// The gate's key can be configured, and have been another one before. A taint of another value is an administrator's.
+		return one["key"] == nodeapi.TaintUnhealthy || one["value"] == v1alpha1.TaintNotValidatedValue
 	}
 	condition := func(one map[string]any) bool {
 		kind, _ := one["type"].(string)

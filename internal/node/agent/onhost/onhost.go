@@ -102,8 +102,8 @@ func removeFolders(config *v1alpha1.AgentConfig, out io.Writer) error {
 	return nil
 }
 
-// removeMPS removes the state of MPS daemons, which have ended, if it is in a folder of Berth. It never removes through a mount: the files of
-// one belong to the clients.
+// removeMPS removes the state of MPS daemons, which have ended, if it is in a folder of Berth. It never removes through a mount, whose
+// files belong to the clients.
 func removeMPS(config *v1alpha1.AgentConfig, out io.Writer) error {
 	inside, err := filepath.Rel(config.StateDir, config.MPSRoot)
 	if err != nil || inside == "." || !filepath.IsLocal(inside) {
