@@ -57,6 +57,7 @@ var rules = []rule{
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
+	{packages: "internal/core/nodeop", berth: none},
 	{packages: "internal/core/spelling", berth: none},
 	{packages: "internal/core/version", berth: none},
 
@@ -137,6 +138,8 @@ var rules = []rule{
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/stack", berth: []string{"api/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/definitions", berth: []string{"api/", "internal/core/"}, never: []string{"os", "net"}},
 }
 
