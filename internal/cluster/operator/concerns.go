@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpunodes"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
 	"github.com/berth-gpu/berth/internal/cluster/operator/stack"
+	"github.com/berth-gpu/berth/internal/cluster/operator/validation"
 )
 
 // shared is what all concerns are made from.
@@ -54,6 +55,15 @@ func concerns() []concern {
 		{name: "stack", cached: stack.Cached, add: func(m manager.Manager, s shared) error {
 			return stack.Add(m, stack.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Clock: s.clock,
 				Log: s.log.With("concern", "stack")})
+		}},
+		// It reads the GPUStack from the cache of the one before.
+		{name: "validation", cached: validation.Cached, add: func(m manager.Manager, s shared) error {
+			classes, err := definitions.ClassesByResource()
+			if err != nil {
+				return err
+			}
+			return validation.Add(m, validation.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Classes: classes,
+				Driver: definitions.ClassDriver, Clock: s.clock, Log: s.log.With("concern", "validation")})
 		}},
 	}
 }
