@@ -59,6 +59,7 @@ var rules = []rule{
 	{packages: "internal/core/gpu", berth: none},
 	{packages: "internal/core/gate", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
+	{packages: "internal/core/nodeop", berth: none},
 	{packages: "internal/core/spelling", berth: none},
 	{packages: "internal/core/version", berth: none},
 
@@ -146,6 +147,8 @@ var rules = []rule{
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/stack", berth: []string{"api/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/definitions", berth: []string{"api/", "internal/core/"}, never: []string{"os", "net"}},
 }
 

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"log/slog"
+	"maps"
 
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -9,7 +10,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
+	"github.com/berth-gpu/berth/internal/cluster/operator/gpunodes"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
+	"github.com/berth-gpu/berth/internal/cluster/operator/stack"
+	"github.com/berth-gpu/berth/internal/cluster/operator/validation"
 )
 
 // shared is what all concerns are made from.
@@ -17,6 +21,8 @@ type shared struct {
 	// client reads from the API server itself and writes.
 	client    client.Client
 	resources definitions.Resources
+	// namespace is the operator's own.
+	namespace string
 	clock     clock.Clock
 	log       *slog.Logger
 	// stop ends the operator with an error.
@@ -26,15 +32,15 @@ type shared struct {
 // concern is one thing that the operator keeps in order.
 type concern struct {
 	name string
-	// cached are the objects that its controllers watch.
-	cached func() map[client.Object]cache.ByObject
+	// cached are the objects that its controllers watch, but for those that another concern names, or [cached].
+	cached func(namespace string) map[client.Object]cache.ByObject
 	add    func(manager.Manager, shared) error
 }
 
 // concerns lists all of them.
 func concerns() []concern {
 	return []concern{
-		{name: "gpuquota", cached: gpuquota.Cached, add: func(m manager.Manager, s shared) error {
+		{name: "gpuquota", cached: anywhere(gpuquota.Cached), add: func(m manager.Manager, s shared) error {
 			classes, err := definitions.ClassNames()
 			if err != nil {
 				return err
@@ -42,9 +48,36 @@ func concerns() []concern {
 			return gpuquota.Add(m, gpuquota.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Classes: classes, Clock: s.clock,
 				Log: s.log.With("concern", "gpuquota")})
 		}},
-		{name: "definitions", cached: definitions.Cached, add: func(m manager.Manager, s shared) error {
+		{name: "definitions", cached: anywhere(definitions.Cached), add: func(m manager.Manager, s shared) error {
 			return definitions.Add(m, definitions.Deps{Client: s.client, Resources: s.resources, Events: m.GetEventRecorder(Name),
 				Clock: s.clock, Log: s.log.With("concern", "definitions"), Stop: s.stop})
 		}},
+		{name: "stack", cached: stack.Cached, add: func(m manager.Manager, s shared) error {
+			return stack.Add(m, stack.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Clock: s.clock,
+				Log: s.log.With("concern", "stack")})
+		}},
+		// It reads the GPUStack from the cache of the one before.
+		{name: "validation", cached: validation.Cached, add: func(m manager.Manager, s shared) error {
+			classes, err := definitions.ClassesByResource()
+			if err != nil {
+				return err
+			}
+			return validation.Add(m, validation.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Classes: classes,
+				Driver: definitions.ClassDriver, Clock: s.clock, Log: s.log.With("concern", "validation")})
+		}},
 	}
+}
+
+// cached are the objects of all caches. Several concerns watch GPUNodes, of which there can be only one cache.
+func cached(namespace string) map[client.Object]cache.ByObject {
+	all := gpunodes.Cached()
+	for _, c := range concerns() {
+		maps.Copy(all, c.cached(namespace))
+	}
+	return all
+}
+
+// anywhere is for what does not depend on the operator's namespace.
+func anywhere(cached func() map[client.Object]cache.ByObject) func(string) map[client.Object]cache.ByObject {
+	return func(string) map[client.Object]cache.ByObject { return cached() }
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -41,13 +42,15 @@ type fakeAPI struct {
 
 // servedBy are the groups and versions with their resources.
 var servedBy = map[string]map[string]string{
-	"v1":                      {"namespaces": "Namespace", "resourcequotas": "ResourceQuota"},
-	"berth.dev/v1alpha1":      {"gpunodes": "GPUNode", "gpuquotas": "GPUQuota"},
+	"v1":                      {"namespaces": "Namespace", "resourcequotas": "ResourceQuota", "configmaps": "ConfigMap", "pods": "Pod"},
+	"berth.dev/v1alpha1":      {"gpunodes": "GPUNode", "gpuquotas": "GPUQuota", "gpustacks": "GPUStack", "nodeoperations": "NodeOperation"},
 	"apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
-	"resource.k8s.io/v1":      {"deviceclasses": "DeviceClass"},
+	"resource.k8s.io/v1":      {"deviceclasses": "DeviceClass", "resourceclaims": "ResourceClaim"},
 	"coordination.k8s.io/v1":  {"leases": "Lease"},
 	"events.k8s.io/v1":        {"events": "Event"},
 }
+
+var namespaced = []string{"leases", "events", "resourcequotas", "configmaps", "pods", "resourceclaims"}
 
 func newFakeAPI(t *testing.T) *fakeAPI {
 	a := &fakeAPI{t: t, objects: map[string]*unstructured.Unstructured{}, watches: map[chan watch.Event]string{}, calls: map[string]int{}}
@@ -94,6 +97,10 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	kind, ok := servedBy[version][rest[0]]
 	counted := rest[0]
+	if len(rest) == 3 {
+		counted += "/" + rest[2]
+		r.URL.Path = strings.TrimSuffix(r.URL.Path, "/"+rest[2])
+	}
 	if parts[0] == "api" {
 		counted = "core " + counted
 	}
@@ -112,6 +119,9 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodGet:
 		a.count("get", counted, rest[1])
 		a.get(w, r)
+	case r.Method == http.MethodDelete:
+		a.count("delete", counted, rest[1])
+		a.delete(w, r)
 	default:
 		a.count(map[string]string{"PATCH": "patch", "PUT": "update"}[r.Method], counted, rest[1])
 		a.write(w, r, rest[1])
@@ -134,7 +144,7 @@ func groups() metav1.APIGroupList {
 func resources(version string) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version}
 	for name, kind := range servedBy[version] {
-		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name, Kind: kind, Namespaced: slices.Contains([]string{"leases", "events", "resourcequotas"}, name)})
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name, Kind: kind, Namespaced: slices.Contains(namespaced, name)})
 	}
 	return list
 }
@@ -154,10 +164,15 @@ func (a *fakeAPI) get(w http.ResponseWriter, r *http.Request) {
 		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
 		return
 	}
+	answer(w, 200, asked(r, object))
+}
+
+// asked returns what a request asks for: the object, or its metadata.
+func asked(r *http.Request, object *unstructured.Unstructured) *unstructured.Unstructured {
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		object = metadataOf(object)
+		return metadataOf(object)
 	}
-	answer(w, 200, object)
+	return object
 }
 
 func metadataOf(object *unstructured.Unstructured) *unstructured.Unstructured {
@@ -167,16 +182,14 @@ func metadataOf(object *unstructured.Unstructured) *unstructured.Unstructured {
 func (a *fakeAPI) list(w http.ResponseWriter, r *http.Request, version, kind string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		version, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+	}
 	items := []any{}
-	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		answer(w, 200, map[string]any{"apiVersion": version, "kind": kind + "List", "items": items, "metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}})
-		return
-	}
 	for _, object := range a.selected(r) {
-		items = append(items, metadataOf(object).Object)
+		items = append(items, asked(r, object).Object)
 	}
-	answer(w, 200, map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": items,
-		"metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}})
+	answer(w, 200, map[string]any{"apiVersion": version, "kind": kind + "List", "items": items, "metadata": map[string]any{"resourceVersion": strconv.Itoa(a.version)}})
 }
 
 // selected returns the objects of a collection that a request selects, sorted.
@@ -195,7 +208,7 @@ func selects(r *http.Request, object *unstructured.Unstructured) bool {
 	return err == nil && object != nil && selector.Matches(labels.Set(object.GetLabels()))
 }
 
-// watch streams the metadata of the selected objects; one that is no longer selected is reported as deleted, as by a real API server.
+// watch streams the selected objects, or their metadata; one that is no longer selected is reported as deleted, as by a real API server.
 func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	events := make(chan watch.Event, 1000)
 	known := map[string]bool{}
@@ -218,13 +231,14 @@ func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	for _, object := range initial {
 		known[object.GetName()] = true
 		if r.URL.Query().Get("sendInitialEvents") == "true" {
-			send(watch.Added, metadataOf(object))
+			send(watch.Added, asked(r, object))
 		}
 	}
 	if r.URL.Query().Get("sendInitialEvents") == "true" {
-		end := metadataOf(&unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(version),
-			"annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"}}}})
-		send(watch.Bookmark, end)
+		end := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(version),
+			"annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"}}}}
+		end.SetGroupVersionKind(kindAt(r.URL.Path))
+		send(watch.Bookmark, asked(r, end))
 	}
 	w.(http.Flusher).Flush()
 	for {
@@ -237,14 +251,43 @@ func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 			known[object.GetName()] = here
 			switch {
 			case here && !before:
-				send(watch.Added, metadataOf(object))
+				send(watch.Added, asked(r, object))
 			case here:
-				send(watch.Modified, metadataOf(object))
+				send(watch.Modified, asked(r, object))
 			case before:
-				send(watch.Deleted, metadataOf(object))
+				send(watch.Deleted, asked(r, object))
 			}
 		}
 	}
+}
+
+// kindAt returns the kind of the objects of a collection.
+func kindAt(path string) schema.GroupVersionKind {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	version := parts[1]
+	if parts[0] == "apis" {
+		version += "/" + parts[2]
+	}
+	return schema.FromAPIVersionAndKind(version, servedBy[version][parts[len(parts)-1]])
+}
+
+// delete deletes an object, or marks one that has finalizers.
+func (a *fakeAPI) delete(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	live := a.objects[r.URL.Path]
+	if live == nil {
+		refuse(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))
+		return
+	}
+	object := live.DeepCopy()
+	if now := metav1.Now(); len(object.GetFinalizers()) > 0 {
+		object.SetDeletionTimestamp(&now)
+		a.put(r.URL.Path, object)
+	} else {
+		a.put(r.URL.Path, nil)
+	}
+	answer(w, 200, object)
 }
 
 // write creates, replaces or merges an object; name is "" for a create.
@@ -268,7 +311,11 @@ func (a *fakeAPI) write(w http.ResponseWriter, r *http.Request, name string) {
 	if live != nil && r.Method == http.MethodPatch {
 		object = &unstructured.Unstructured{Object: mergedObjects(live.DeepCopy().Object, object.Object)}
 	}
-	a.put(path, object)
+	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 {
+		a.put(path, nil)
+	} else {
+		a.put(path, object)
+	}
 	answer(w, 200, object)
 }
 
@@ -311,6 +358,10 @@ func (a *fakeAPI) put(path string, object *unstructured.Unstructured) {
 		delete(a.objects, path)
 	} else {
 		object.SetResourceVersion(strconv.Itoa(a.version))
+		if object.GetUID() == "" {
+			object.SetUID(types.UID("uid-" + strconv.Itoa(a.version)))
+			object.SetCreationTimestamp(metav1.Now())
+		}
 		a.objects[path] = object
 	}
 	for events, collection := range a.watches {

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"time"
 
@@ -45,7 +44,7 @@ const Name = "berth-operator"
 type Deps struct {
 	// API is the API server and the operator's credentials.
 	API *rest.Config
-	// Namespace has the Lease.
+	// Namespace has the Lease and the ConfigMap of the release, and gets the validation pods.
 	Namespace string
 	// LeaderElect makes the operator wait until it holds the Lease.
 	LeaderElect bool
@@ -79,7 +78,7 @@ func Run(ctx context.Context, deps Deps) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	shared := shared{client: direct, resources: resources, clock: deps.Clock, log: deps.Log, stop: stop}
+	shared := shared{client: direct, resources: resources, namespace: deps.Namespace, clock: deps.Clock, log: deps.Log, stop: stop}
 	for _, c := range concerns() {
 		if err := c.add(m, shared); err != nil {
 			return fmt.Errorf("add %s: %w", c.name, err)
@@ -97,17 +96,13 @@ func Run(ctx context.Context, deps Deps) error {
 }
 
 func newManager(deps Deps, known *runtime.Scheme) (manager.Manager, error) {
-	cached := map[client.Object]cache.ByObject{}
-	for _, c := range concerns() {
-		maps.Copy(cached, c.cached())
-	}
 	const none = "0"
 	named := true
 	return manager.New(deps.API, manager.Options{
 		Scheme:                        known,
 		MapperProvider:                mapper,
 		Logger:                        logr.FromSlogHandler(deps.Log.Handler()),
-		Cache:                         cache.Options{ByObject: cached, ReaderFailOnMissingInformer: true},
+		Cache:                         cache.Options{ByObject: cached(deps.Namespace), ReaderFailOnMissingInformer: true},
 		LeaderElection:                deps.LeaderElect,
 		LeaderElectionID:              Name,
 		LeaderElectionNamespace:       deps.Namespace,
@@ -123,7 +118,7 @@ func newManager(deps Deps, known *runtime.Scheme) (manager.Manager, error) {
 // all: without it the caches of them could not be made.
 func mapper(to *rest.Config, http *http.Client) (meta.RESTMapper, error) {
 	own := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{v1alpha1.KindGPUNode, v1alpha1.KindGPUQuota} {
+	for _, kind := range []string{v1alpha1.KindGPUNode, v1alpha1.KindGPUQuota, v1alpha1.KindGPUStack, v1alpha1.KindNodeOperation} {
 		own.Add(v1alpha1.GroupVersion().WithKind(kind), meta.RESTScopeRoot)
 	}
 	own.Add(resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), meta.RESTScopeRoot)

@@ -26,9 +26,13 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
 )
 
+// watches is how many watches the concerns have.
+const watches = 8
+
 const (
 	crdPath   = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.berth.dev"
 	classPath = "/apis/resource.k8s.io/v1/deviceclasses/gpu.berth.dev"
+	stackPath = "/apis/berth.dev/v1alpha1/gpustacks/default"
 	leasePath = "/apis/coordination.k8s.io/v1/namespaces/berth-system/leases/berth-operator"
 )
 
@@ -120,7 +124,7 @@ func TestRun(t *testing.T) {
 	api := newFakeAPI(t)
 	s := start(t, api)
 	api.wait("all objects exist", func() bool { return api.number("/apis/resource.k8s.io/") > 50 && api.objects[crdPath] != nil })
-	api.wait("the watches", func() bool { return len(api.watches) == 6 })
+	api.wait("the watches", func() bool { return len(api.watches) == watches })
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if got := s.probe(t, path); !strings.HasPrefix(got, "200") {
 			t.Errorf("%s: %s", path, got)
@@ -144,6 +148,13 @@ func TestRun(t *testing.T) {
 		api.edit(path, func(*unstructured.Unstructured) *unstructured.Unstructured { return nil })
 		api.wait("the object is back", func() bool { return api.objects[path] != nil && spec(path) == want })
 	}
+	// The ConfigMap of the release becomes the GPUStack.
+	api.mu.Lock()
+	api.put("/api/v1/namespaces/berth-system/configmaps/berth-stack", stackConfig())
+	api.mu.Unlock()
+	api.wait("the GPUStack with its status", func() bool {
+		return api.objects[stackPath] != nil && strings.Contains(fmt.Sprint(api.objects[stackPath].Object["status"]), "Reconciled")
+	})
 	api.wait("the Events", func() bool { return api.calls["create events"] >= 4 })
 	if err := s.end(); err != nil {
 		t.Errorf("it ended with %v, want no error", err)
@@ -154,6 +165,11 @@ func TestRun(t *testing.T) {
 	checkRights(t, api.requested())
 }
 
+func stackConfig() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "berth-stack", "namespace": "berth-system"},
+		"data": map[string]any{"stack.yaml": "version: 1.0.0\nnamespace: berth-system\ncomponents:\n- {name: agent, kind: DaemonSet, object: berth-agent, image: berth-agent}\n"}}}
+}
+
 // checkRights compares the requests with the table of docs/architecture.md.
 func checkRights(t *testing.T, calls map[string]int) {
 	t.Helper()
@@ -162,7 +178,7 @@ func checkRights(t *testing.T, calls map[string]int) {
 		t.Fatal(err)
 	}
 	granted := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z.0-9]*)/([a-z]+)` \\| ([^|]*) \\| `([a-z, ]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z.0-9]*)/([a-z/]+)` \\| ([^|]*) \\| `([a-z, ]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		for verb := range strings.SplitSeq(row[4], ", ") {
 			granted[verb+" "+strings.TrimSpace(map[bool]string{true: "core "}[row[1] == "core"]+row[2])] = true
 		}
@@ -227,7 +243,7 @@ func TestNewerDefinition(t *testing.T) {
 	t.Run("later", func(t *testing.T) {
 		api := newFakeAPI(t)
 		s := start(t, api)
-		api.wait("the watches", func() bool { return len(api.watches) == 6 && api.objects[crdPath] != nil })
+		api.wait("the watches", func() bool { return len(api.watches) == watches && api.objects[crdPath] != nil })
 		api.edit(crdPath, newerCRD)
 		checkNewer(t, s)
 		if got := api.object(crdPath).GetAnnotations()["berth.dev/schema-version"]; got != "1000" {
@@ -249,9 +265,18 @@ func checkNewer(t *testing.T, s *started) {
 func TestConcerns(t *testing.T) {
 	names := map[string]bool{}
 	for _, c := range concerns() {
-		if names[c.name] || c.name == "" || len(c.cached()) == 0 {
+		if names[c.name] || c.name == "" || len(c.cached("berth-system")) == 0 {
 			t.Errorf("concern %q: want a name of its own and what it watches", c.name)
 		}
 		names[c.name] = true
+	}
+	// A kind with two entries has the transform and selectors of one of them, by chance.
+	kinds := map[string]bool{}
+	for object := range cached("berth-system") {
+		kind := fmt.Sprintf("%T %v", object, object.GetObjectKind().GroupVersionKind())
+		if kinds[kind] {
+			t.Errorf("several concerns name %s", kind)
+		}
+		kinds[kind] = true
 	}
 }

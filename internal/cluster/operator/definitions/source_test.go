@@ -107,3 +107,21 @@ func TestWake(t *testing.T) {
 		t.Errorf("requests %v, want %v", got, want)
 	}
 }
+
+// TestClassesByResource: each class stands for a resource of its own, and selects devices of the driver.
+func TestClassesByResource(t *testing.T) {
+	classes, err := ClassesByResource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := ClassNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(classes) != len(names) || classes["nvidia.com/gpu"] != "gpu.berth.dev" || classes["nvidia.com/mig-1g.5gb"] != "mig-1g.5gb.gpu.berth.dev" {
+		t.Errorf("%d names of %d classes: %v", len(classes), len(names), classes)
+	}
+	if n := strings.Count(deviceClasses, `device.driver == "`+ClassDriver+`"`); n != len(names) {
+		t.Errorf("%d of %d classes select devices of %s", n, len(names), ClassDriver)
+	}
+}

@@ -85,6 +85,28 @@ func ClassNames() ([]string, error) {
 	return sortedNames(all), err
 }
 
+// ClassDriver is the DRA driver whose devices the DeviceClasses select.
+const ClassDriver = "gpu.berth.dev"
+
+// ClassesByResource returns the names of the DeviceClasses by the extended resource that each stands for.
+func ClassesByResource() (map[string]string, error) {
+	all, err := embedded(classKind())
+	if err != nil {
+		return nil, err
+	}
+	classes := make(map[string]string, len(all))
+	for name, w := range all {
+		resource, _, err := unstructured.NestedString(w.object.Object, "spec", "extendedResourceName")
+		if err != nil {
+			return nil, fmt.Errorf("read the embedded DeviceClass %s: %w", name, err)
+		}
+		if resource != "" {
+			classes[resource] = name
+		}
+	}
+	return classes, nil
+}
+
 // read reads YAML documents.
 func read(k kind, text []byte) (map[string]wanted, error) {
 	all := map[string]wanted{}

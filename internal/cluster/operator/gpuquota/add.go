@@ -44,11 +44,10 @@ const (
 	ofQuota = v1alpha1.Group + "/gpu-quota"
 )
 
-// Cached are the objects that the caches keep: of namespaces the metadata, of a GPUNode how its devices are advertised.
+// Cached are the objects that the caches keep besides GPUNodes, which all concerns share: of namespaces the metadata.
 func Cached() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
 		&v1alpha1.GPUQuota{}:    {},
-		&v1alpha1.GPUNode{}:     {Transform: advertised},
 		namespaceMetadata():     {},
 		&corev1.ResourceQuota{}: {Label: labels.SelectorFromSet(labels.Set{managedBy: fieldManager})},
 	}
@@ -58,34 +57,6 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	return object
-}
-
-// advertised drops of a GPUNode what no quota needs: health, holders, topology.
-func advertised(object any) (any, error) {
-	node, ok := object.(*v1alpha1.GPUNode)
-	if !ok {
-		return object, nil
-	}
-	kept := &v1alpha1.GPUNode{TypeMeta: node.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
-	for i := range node.Status.Devices {
-		d := &node.Status.Devices[i]
-		device := v1alpha1.GPUDevice{Product: d.Product, MIGEnabled: d.MIGEnabled, Excluded: d.Excluded, Offered: resourceOf(d.Offered)}
-		for j := range d.MIGDevices {
-			device.MIGDevices = append(device.MIGDevices, v1alpha1.MIGDevice{Offered: resourceOf(d.MIGDevices[j].Offered)})
-		}
-		for j := range d.MIGProfiles {
-			device.MIGProfiles = append(device.MIGProfiles, v1alpha1.MIGProfile{Name: d.MIGProfiles[j].Name})
-		}
-		kept.Status.Devices = append(kept.Status.Devices, device)
-	}
-	return kept, nil
-}
-
-func resourceOf(o *v1alpha1.DeviceOffer) *v1alpha1.DeviceOffer {
-	if o == nil {
-		return nil
-	}
-	return &v1alpha1.DeviceOffer{Resource: o.Resource, Sharing: o.Sharing}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/quota"
 )
@@ -75,5 +73,16 @@ func inClass(profile string) string { return strings.ReplaceAll(profile, "+", ".
 
 // sameNames reports whether two states of a GPUNode advertise the same.
 func sameNames(a, b *v1alpha1.GPUNode) bool {
-	return slices.EqualFunc(a.Status.Devices, b.Status.Devices, func(x, y v1alpha1.GPUDevice) bool { return apiequality.Semantic.DeepEqual(x, y) })
+	return slices.EqualFunc(a.Status.Devices, b.Status.Devices, func(x, y v1alpha1.GPUDevice) bool {
+		return x.Product == y.Product && x.Excluded == y.Excluded && sameName(x.Offered, y.Offered) &&
+			slices.EqualFunc(x.MIGDevices, y.MIGDevices, func(x, y v1alpha1.MIGDevice) bool { return sameName(x.Offered, y.Offered) }) &&
+			slices.EqualFunc(x.MIGProfiles, y.MIGProfiles, func(x, y v1alpha1.MIGProfile) bool { return x.Name == y.Name })
+	})
+}
+
+func sameName(a, b *v1alpha1.DeviceOffer) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Resource == b.Resource && a.Sharing == b.Sharing
 }
