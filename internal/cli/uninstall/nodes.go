@@ -53,7 +53,8 @@ func (r *remover) cleanNodes(ctx context.Context) error {
 	})
 }
 
-// cleanNode removes of a Node what the agents' field managers own, and their taints. Nothing is written to a Node that has nothing of them.
+// cleanNode removes of a Node what the agents' field managers own, and their taints. Nothing is written to a Node that has nothing of
+// them.
 func (r *remover) cleanNode(ctx context.Context, node *unstructured.Unstructured) (changed bool, err error) {
 	client := r.Client.Resource(nodes())
 	for _, entry := range node.GetManagedFields() {
@@ -75,8 +76,9 @@ func (r *remover) cleanNode(ctx context.Context, node *unstructured.Unstructured
 		changed = true
 	}
 	taint := func(one map[string]any) bool {
-		// The gate's key can be configured, and have been another one before. A taint of another value is an administrator's.
-		return one["key"] == nodeapi.TaintUnhealthy || one["value"] == v1alpha1.TaintNotValidatedValue
+		// The gate's key can be configured, and have been another one before. An autoscaler may have made the Node with the default key
+		// and another value; one of another key and value is an administrator's.
+		return one["key"] == nodeapi.TaintUnhealthy || one["key"] == v1alpha1.TaintNotValidated || one["value"] == v1alpha1.TaintNotValidatedValue
 	}
 	condition := func(one map[string]any) bool {
 		kind, _ := one["type"].(string)

@@ -233,8 +233,7 @@ func (w *world) checkClean() {
 	node := object.(*unstructured.Unstructured)
 	taints, _, _ := unstructured.NestedSlice(node.Object, "spec", "taints")
 	conditions, _, _ := unstructured.NestedSlice(node.Object, "status", "conditions")
-	wantTaints := []any{map[string]any{"key": "example.com/other", "effect": "NoSchedule"},
-		map[string]any{"key": "berth.dev/not-validated", "value": "other", "effect": "NoSchedule"}}
+	wantTaints := []any{map[string]any{"key": "example.com/other", "effect": "NoSchedule"}}
 	if diff := cmp.Diff(wantTaints, taints); diff != "" {
 		w.t.Errorf("taints (-want +got):\n%s", diff)
 	}

@@ -1,6 +1,7 @@
 package gatefacts
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -58,7 +59,7 @@ func containerStop(pod string, c podwatch.Result) *gate.Stop {
 	case valid && result.Passed && c.Exit == 0:
 		return nil
 	case valid && !result.Passed && codes.MatchString(result.Code):
-		return &gate.Stop{Code: result.Code, Message: fmt.Sprintf("%s: %s", c.Name, bounded(result.Evidence))}
+		return &gate.Stop{Code: result.Code, Message: fmt.Sprintf("%s: %s", cmp.Or(bounded(result.Resource), c.Name), bounded(result.Evidence))}
 	case valid:
 		return &gate.Stop{Code: podFailed, Message: fmt.Sprintf("container %s of pod %s has exited with %d, and its result is that it passed: %t", c.Name, pod, c.Exit, result.Passed)}
 	}

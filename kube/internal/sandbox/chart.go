@@ -51,12 +51,14 @@ func (c *Cluster) MachineValues() map[string]any {
 	}
 }
 
-// renderedValues returns the values of the rendering: every right, so that tests can use each option, and no configuration, so that the
-// agent's arguments can name one.
+// renderedValues returns the values of the rendering: every right, so that tests can use each option, no configuration, so that the
+// agent's arguments can name one, and no gate.
 func (c *Cluster) renderedValues() map[string]any {
 	values := c.MachineValues()
 	values["rights"] = map[string]any{"dra": true, "nodeFeature": true, "taintUnhealthy": true}
 	values["configs"] = map[string]any{"default": nil}
+	// There is no operator that would validate the nodes.
+	values["gate"] = map[string]any{"mode": "off"}
 	values["mps"].(map[string]any)["enabled"] = true
 	return values
 }

@@ -10,13 +10,14 @@ import (
 )
 
 // keyOf returns the key of what is to be validated on a node. It is false when nothing is: the node waits for something else, or a pod has
-// validated it. A node that the agent validated by itself, since its devices were in use, is validated by a pod when they are free.
+// validated it. A node that accepts pods for another reason, since its devices were in use or no operator came in time, is validated when they
+// are free.
 func keyOf(node *v1alpha1.GPUNode) (string, bool) {
 	if node == nil || node.DeletionTimestamp != nil || node.Status.Gate == nil {
 		return "", false
 	}
 	g := node.Status.Gate
-	waits := g.State == v1alpha1.GateHeld || g.State == v1alpha1.GateValidated && g.By == v1alpha1.GateByAgent
+	waits := g.State == v1alpha1.GateHeld || g.State == v1alpha1.GateValidated && g.By != v1alpha1.GateByPod
 	return g.Key, g.Key != "" && waits
 }
 

@@ -165,7 +165,7 @@ func TestWanted(t *testing.T) {
 		}), false},
 		"after the time": {change(func(n *v1alpha1.GPUNode) {
 			n.Status.Gate.State, n.Status.Gate.By = v1alpha1.GateValidated, v1alpha1.GateByTimeout
-		}), false},
+		}), true},
 		"not held yet":       {change(func(n *v1alpha1.GPUNode) { n.Status.Gate.State = v1alpha1.GateSpecReady }), false},
 		"without a key":      {change(func(n *v1alpha1.GPUNode) { n.Status.Gate.Key = "" }), false},
 		"without a gate":     {change(func(n *v1alpha1.GPUNode) { n.Status.Gate = nil }), false},

@@ -28,14 +28,14 @@ func result(pod *corev1.Pod) (passed bool, evidence string) {
 			continue
 		}
 		r := &v1alpha1.ValidationResult{}
-		if err := json.Unmarshal([]byte(ended.Message), r); err != nil || r.Kind != v1alpha1.KindValidation {
+		if err := json.Unmarshal([]byte(ended.Message), r); err != nil || r.Kind != v1alpha1.KindValidationResult {
 			r = &v1alpha1.ValidationResult{}
 		}
 		switch {
 		case r.Passed && ended.ExitCode == 0:
 			resources = append(resources, r.Resource)
 		case r.Code != "" && code == "":
-			code = r.Code + ": " + r.Message
+			code = r.Code + ": " + r.Evidence
 		default:
 			failures = append(failures, strings.TrimSpace(fmt.Sprintf("container %s ended with exit code %d (%s) %s", name, ended.ExitCode,
 				cmp.Or(ended.Reason, "no reason"), ended.Message)))

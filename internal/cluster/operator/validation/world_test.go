@@ -227,10 +227,10 @@ func (w *world) finish(pod *corev1.Pod, code string) {
 	pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodSucceeded, nil
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		r := v1alpha1.ValidationResult{APIVersion: v1alpha1.APIVersion, Kind: "ValidationResult", Passed: code == "", Resource: c.Args[2], Code: code}
+		r := v1alpha1.ValidationResult{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.ValidationAPIVersion, Kind: v1alpha1.KindValidationResult}, Passed: code == "", Resource: c.Args[2], Code: code}
 		ended := &corev1.ContainerStateTerminated{Reason: "Completed"}
 		if code != "" {
-			r.Message, ended.ExitCode, ended.Reason, pod.Status.Phase = "why", 1, "Error", corev1.PodFailed
+			r.Evidence, ended.ExitCode, ended.Reason, pod.Status.Phase = "why", 1, "Error", corev1.PodFailed
 		}
 		text, err := json.Marshal(r)
 		w.do(err)

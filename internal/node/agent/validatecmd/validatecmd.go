@@ -110,7 +110,7 @@ func (f *flags) deps(simulated string) validate.Deps {
 	}
 	return validate.Deps{
 		Files: host,
-		Load: func() (validate.Library, error) { return load(root) },
+		Load:  func() (validate.Library, error) { return load(root) },
 	}
 }
 
