@@ -43,6 +43,7 @@ var plainPackages = []string{
 	"internal/cluster/operator/gpunodes",
 	"internal/cluster/operator/gpuquota",
 	"internal/cluster/operator/stack",
+	"internal/cluster/operator/validation",
 	"internal/core",
 	"internal/core/gpu",
 	"internal/core/health",
