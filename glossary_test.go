@@ -44,6 +44,7 @@ var plainPackages = []string{
 	"internal/cluster/operator/gpunodes",
 	"internal/cluster/operator/gpuquota",
 	"internal/cluster/operator/stack",
+	"internal/cluster/operator/validation",
 	"internal/core",
 	"internal/core/gate",
 	"internal/core/gpu",

@@ -27,7 +27,7 @@ import (
 )
 
 // watches is how many watches the concerns have.
-const watches = 8
+const watches = 10
 
 const (
 	crdPath   = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.berth.dev"
@@ -155,6 +155,22 @@ func TestRun(t *testing.T) {
 	api.wait("the GPUStack with its status", func() bool {
 		return api.objects[stackPath] != nil && strings.Contains(fmt.Sprint(api.objects[stackPath].Object["status"]), "Reconciled")
 	})
+	// A node that waits for its validation gets an operation, a ResourceClaim and a pod; when the agent has accepted it, all of them go.
+	api.mu.Lock()
+	api.put("/apis/berth.dev/v1alpha1/gpunodes/n", heldNode())
+	api.mu.Unlock()
+	const pods, claims = "/api/v1/namespaces/berth-system/pods/", "/apis/resource.k8s.io/v1/namespaces/berth-system/resourceclaims/"
+	const operations = "/apis/berth.dev/v1alpha1/nodeoperations/"
+	api.wait("the validation pod", func() bool {
+		op := api.objects[operations+"validate-n"]
+		return api.number(pods) == 1 && api.number(claims) == 1 && op != nil && strings.Contains(fmt.Sprint(op.Object["status"]), "PodCreated")
+	})
+	api.edit("/apis/berth.dev/v1alpha1/gpunodes/n", func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		gate := o.Object["status"].(map[string]any)["gate"].(map[string]any)
+		gate["state"], gate["by"] = "Validated", "pod"
+		return o
+	})
+	api.wait("nothing of the validation is left", func() bool { return api.number(pods)+api.number(claims)+api.number(operations) == 0 })
 	api.wait("the Events", func() bool { return api.calls["create events"] >= 4 })
 	if err := s.end(); err != nil {
 		t.Errorf("it ended with %v, want no error", err)
@@ -163,6 +179,12 @@ func TestRun(t *testing.T) {
 		t.Errorf("the Lease is held by %q after the end", holder)
 	}
 	checkRights(t, api.requested())
+}
+
+func heldNode() *unstructured.Unstructured {
+	device := map[string]any{"health": map[string]any{"state": "Healthy"}, "offered": map[string]any{"resource": "nvidia.com/gpu", "api": "dra"}}
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1", "kind": "GPUNode", "metadata": map[string]any{"name": "n"},
+		"status": map[string]any{"devices": []any{device}, "gate": map[string]any{"state": "Held", "mode": "enforce", "key": "key-1"}}}}
 }
 
 func stackConfig() *unstructured.Unstructured {

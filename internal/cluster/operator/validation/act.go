@@ -30,18 +30,21 @@ func (r *Reconciler) act(ctx context.Context, node *v1alpha1.GPUNode, op *v1alph
 	case !ofOperation(pod, op) || created != nil && created.Evidence != string(pod.UID):
 		return r.foreign(ctx, op, now, pod)
 	}
-	if finished(pod) {
+	switch {
+	case finished(pod):
 		return r.judge(ctx, op, now, pod)
-	}
-	if pod.DeletionTimestamp != nil {
-		if created != nil {
-			return r.fail(ctx, op, now, "somebody deleted the pod before its result was seen")
-		}
-		return reconcile.Result{RequeueAfter: goneInterval}, nil // It is made from other settings; see below.
-	}
-	if pod.Spec.NodeName == "" && !free(node) {
+	case pod.DeletionTimestamp != nil && created != nil:
+		return r.fail(ctx, op, now, "somebody deleted the pod before its result was seen")
+	case pod.DeletionTimestamp != nil:
+		return reconcile.Result{RequeueAfter: goneInterval}, nil // It is replaced.
+	case pod.Spec.NodeName == "" && !free(node):
 		return reconcile.Result{}, r.cancel(ctx, op, "somebody else got a device before the pod was scheduled")
 	}
+	return r.follow(ctx, node, op, now, pod)
+}
+
+// follow says what the pod waits for. One that has not started, and is made from other settings, is replaced.
+func (r *Reconciler) follow(ctx context.Context, node *v1alpha1.GPUNode, op *v1alpha1.NodeOperation, now *v1alpha1.NodeOperationStatus, pod *corev1.Pod) (reconcile.Result, error) {
 	if pod.Status.Phase == corev1.PodPending {
 		outdated, err := r.outdated(ctx, node, op, pod)
 		if err != nil {
@@ -185,8 +188,8 @@ func kindAndName(object client.Object, name string) string {
 	return "pod " + name
 }
 
-// cleanUp removes the pod and the ResourceClaim of an operation. It reports whether both are gone. What has their name without Berth's label
-// stays.
+// cleanUp removes the pod and the ResourceClaim of an operation. It reports whether both are gone. What has their name without Berth's
+// label stays.
 func (r *Reconciler) cleanUp(ctx context.Context, op *v1alpha1.NodeOperation) (gone bool, err error) {
 	pod, err := r.pod(ctx, op)
 	if err != nil {

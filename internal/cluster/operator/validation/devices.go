@@ -58,63 +58,73 @@ type demand struct {
 
 // demands returns what the containers request, sorted by resource.
 func demands(node *v1alpha1.GPUNode) []demand {
-	type key struct {
-		resource string
-		dra      bool
-	}
-	all := map[key]*demand{}
-	mig, single := map[key]bool{}, map[key]bool{}
-	add := func(o *v1alpha1.DeviceOffer, health string, isMIG bool) {
-		// Only the names of extended resources have a domain: what else a node reports is none.
-		if o == nil || !strings.Contains(o.Resource, "/") {
-			return
-		}
-		k := key{o.Resource, o.API == "dra"}
-		d := all[k]
-		if d == nil {
-			d = &demand{resource: k.resource, dra: k.dra}
-			all[k] = d
-		}
-		if o.Draining != "" || health != "Healthy" && health != "Degraded" {
-			d.others = true
-			return
-		}
-		d.devices++
-		d.count += int64(max(1, o.Replicas))
-		mig[k], single[k] = mig[k] || isMIG, single[k] || o.RefusesMany
-	}
+	all := demandsByName{}
 	for i := range node.Status.Devices {
 		d := &node.Status.Devices[i]
 		if d.Excluded {
 			continue
 		}
-		add(d.Offered, d.Health.State, false)
+		all.add(d.Offered, d.Health.State, false)
 		for j := range d.MIGDevices {
 			m, health := &d.MIGDevices[j], d.Health.State
 			if m.Health != nil {
 				health = m.Health.State
 			}
-			add(m.Offered, health, true)
+			all.add(m.Offered, health, true)
 		}
 	}
 	var sorted []demand
-	for k, d := range all {
-		if d.devices == 0 {
-			continue
+	for _, d := range all {
+		if d.devices > 0 {
+			sorted = append(sorted, d.request())
 		}
-		d.expect = d.devices
-		if single[k] {
-			d.count, d.expect = 1, 1
-		}
-		if mig[k] {
-			d.expect = 1 // CUDA enumerates one MIG device for a process, however many it has.
-		}
-		sorted = append(sorted, *d)
 	}
 	slices.SortFunc(sorted, func(a, b demand) int {
 		return cmp.Or(strings.Compare(a.resource, b.resource), cmp.Compare(boolean(a.dra), boolean(b.dra)))
 	})
-	return slices.Clip(sorted)
+	return sorted
+}
+
+// offers are the devices that are advertised under one name.
+type offers struct {
+	demand
+	mig, refusesMany bool
+}
+
+type demandsByName map[string]*offers
+
+// add adds a device.
+func (all demandsByName) add(o *v1alpha1.DeviceOffer, health string, mig bool) {
+	// Only the names of extended resources have a domain: what else a node reports is none.
+	if o == nil || !strings.Contains(o.Resource, "/") {
+		return
+	}
+	name := o.API + " " + o.Resource
+	d := all[name]
+	if d == nil {
+		d = &offers{demand: demand{resource: o.Resource, dra: o.API == "dra"}}
+		all[name] = d
+	}
+	if o.Draining != "" || health != "Healthy" && health != "Degraded" {
+		d.others = true
+		return
+	}
+	d.devices++
+	d.count += int64(max(1, o.Replicas))
+	d.mig, d.refusesMany = d.mig || mig, d.refusesMany || o.RefusesMany
+}
+
+// request returns what is requested of them.
+func (o *offers) request() demand {
+	d := o.demand
+	d.expect = d.devices
+	if o.refusesMany {
+		d.count, d.expect = 1, 1
+	}
+	if o.mig {
+		d.expect = 1 // CUDA enumerates one MIG device for a process, however many it has.
+	}
+	return d
 }
 
 func boolean(b bool) int { return map[bool]int{true: 1}[b] }

@@ -21,8 +21,8 @@ import (
 
 const (
 	labelValue = "node"
-	// hashAnnotation says from which settings a pod or a ResourceClaim was made: one that was made from others is replaced while the pod has
-	// not started. What admission changes is no difference.
+	// hashAnnotation says from which settings a pod or a ResourceClaim was made: one that was made from others is replaced while the pod
+	// has not started. What admission changes is no difference.
 	hashAnnotation = v1alpha1.Group + "/validation-hash"
 	// agentComponent is the component of the GPUStack whose image has the checks.
 	agentComponent = "agent"

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -58,10 +58,16 @@ type world struct {
 	agentAway bool
 }
 
+// knownTypes has only what is needed: the fake API server walks all kinds with each write.
+var knownTypes = sync.OnceValues(func() (*runtime.Scheme, error) {
+	known := runtime.NewScheme()
+	return known, errors.Join(corev1.AddToScheme(known), resourceapi.AddToScheme(known), v1alpha1.AddToScheme(known))
+})
+
 func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
-	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), v1alpha1.AddToScheme(known)); err != nil {
+	known, err := knownTypes()
+	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{t: t, clock: testclock.NewFakeClock(time.Unix(1e9, 0)), events: events.NewFakeRecorder(1000), outcomes: []string{""},
