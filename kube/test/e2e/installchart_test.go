@@ -40,7 +40,7 @@ func TestInstallChart(t *testing.T) {
 	c := ownCluster(t, sandbox.Options{Nodes: 2, Profile: profileName(), NoAgent: true})
 	i := &installed{Cluster: c, gpus: int64(len(hardware(t, c.Nodes()[0].SimDir()).GPUs))}
 	prepareRenderings(t, c)
-	before := i.objects(t)
+	before, all := i.objects(t), i.everything(t)
 	t.Run("Renderings", func(t *testing.T) {
 		testRenderings(t, i)
 		testRestrictedRefuses(t, i)
@@ -59,6 +59,7 @@ func TestInstallChart(t *testing.T) {
 		t.Errorf("the API server refused %d requests of Berth's programs, %v:\n%s", len(found), err, strings.Join(found, "\n"))
 	}
 	t.Run("Uninstall", func(t *testing.T) { testUninstall(t, i, before) })
+	t.Run("RemovalAfterHelm", func(t *testing.T) { testRemoval(t, i, all, true) })
 }
 
 // chart returns the arguments of Helm for the chart in the release's namespace.
@@ -308,6 +309,9 @@ func (i *installed) berthPods(ctx context.Context) (map[string]int32, error) {
 	found := map[string]int32{}
 	for j := range list.Items {
 		pod := &list.Items[j]
+		if pod.Labels[v1alpha1.ValidationLabel] != "" {
+			continue
+		}
 		found[pod.Labels["app.kubernetes.io/name"]+" "+string(pod.UID)] = restarts(pod)
 	}
 	return found, nil
@@ -353,6 +357,7 @@ func everyOtherValue() map[string]any {
 	return map[string]any{
 		"configs": map[string]any{"default": map[string]any{"pollInterval": "7s", "taintUnhealthy": true, "labels": map[string]any{"noTimestamp": true}},
 			"second": map[string]any{"migStrategy": "single"}},
+		"gate":          map[string]any{"mode": "report", "timeout": "5m", "onTimeout": "open"},
 		"rights":        map[string]any{"dra": false, "nodeFeature": true, "taintUnhealthy": true, "migConfigMap": "default/layouts"},
 		"policies":      map[string]any{"ownNode": false, "privilegedPods": false, "claimConfig": false, "quotaNames": false, "shareNames": false},
 		"networkPolicy": map[string]any{"enabled": true, "apiServerCIDRs": []any{"10.96.0.1/32"}, "apiServerPorts": []any{443}},
@@ -473,7 +478,7 @@ func testUninstall(t *testing.T, i *installed, before map[string]bool) {
 	var left []string
 	for _, name := range more(before, i.objects(t)) {
 		switch kind, _, _ := strings.Cut(name, " "); kind {
-		case "CustomResourceDefinition", "APIService", "GPUNode", "DeviceClass":
+		case "CustomResourceDefinition", "APIService", "GPUNode", "GPUStack", "DeviceClass":
 		default:
 			left = append(left, name)
 		}

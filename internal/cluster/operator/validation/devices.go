@@ -9,9 +9,9 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// keyOf returns the key of what is to be validated on a node. It is false when nothing is: the node waits for something else, or a pod has
-// validated it. A node that accepts pods for another reason, since its devices were in use or no operator came in time, is validated when they
-// are free.
+// keyOf returns the key of what is to be validated on a node. It is false when nothing is: the node waits for something else, or a pod
+// has validated it. A node that accepts pods for another reason, since its devices were in use or no operator came in time, is validated
+// when they are free.
 func keyOf(node *v1alpha1.GPUNode) (string, bool) {
 	if node == nil || node.DeletionTimestamp != nil || node.Status.Gate == nil {
 		return "", false

@@ -246,7 +246,7 @@ func TestResult(t *testing.T) {
 	ended := func(code int32, message string) corev1.ContainerState {
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}}
 	}
-	const passed, failed = `{"kind":"ValidationResult","passed":true,"resource":"a/gpu"}`, `{"kind":"ValidationResult","code":"VALIDATE_CUDA","message":"cuInit: 999"}`
+	const passed, failed = `{"kind":"ValidationResult","passed":true,"resource":"a/gpu"}`, `{"kind":"ValidationResult","code":"VALIDATE_CUDA","evidence":"cuInit: 999"}`
 	tests := map[string]struct {
 		status corev1.PodStatus
 		states []corev1.ContainerState
