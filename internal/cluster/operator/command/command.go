@@ -46,7 +46,7 @@ func New(deps Deps) *cobra.Command {
 	f := &flags{}
 	root := &cobra.Command{
 		Use:   "berth-operator",
-		Short: "Keep what Berth needs in a cluster: its definitions and DeviceClasses",
+		Short: "Keep what Berth needs in a cluster: definitions, quotas, and the validation of nodes",
 		Long: `berth-operator runs once per cluster, as a Deployment. It keeps the
 CustomResourceDefinitions of Berth and the DeviceClasses that berth classes prints
 equal to those of its own version: it creates, upgrades and restores them. Edits of
@@ -55,6 +55,12 @@ differs it writes nothing.
 
 A DeviceClass that somebody else made under the same name is left alone and reported.
 A cluster without resource.k8s.io/v1 gets no DeviceClass until it serves that API.
+
+It keeps the GPUStack default equal to the ConfigMap berth-stack of the release, and
+counts there how many nodes with GPUs are validated. A node whose gate waits for its
+validation gets a NodeOperation and a pod that uses each of its GPUs; both go when the
+agent of the node has read the result. A validation that failed stays visible
+(kubectl get nodeoperations) and is attempted again.
 
 It ends with an error, before it writes anything, when a definition in the cluster is
 of a newer version than its own: an older definition would drop fields of the stored
@@ -82,7 +88,7 @@ Of several replicas one acts: the one that holds the Lease berth-operator. It se
 	root.SetErr(deps.Err)
 	set := root.Flags()
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "connect to the API server with the kubeconfig `FILE` (default: the pod's service account)")
-	set.StringVar(&f.namespace, "namespace", "", "keep the Lease in the namespace `NAME` (default: $POD_NAMESPACE, then the namespace of the pod's service account)")
+	set.StringVar(&f.namespace, "namespace", "", "keep the Lease and the validation pods in the namespace `NAME` of the release (default: $POD_NAMESPACE, then the namespace of the pod's service account)")
 	set.BoolVar(&f.elect, "leader-elect", true, "act only while holding the Lease berth-operator; without it run only one replica")
 	set.StringVar(&f.probes, "probe-listen", ":8081", "serve /healthz and /readyz on `ADDRESS`; empty for no address")
 	set.StringVar(&f.metrics, "metrics-listen", ":8080", "serve /metrics on `ADDRESS`; empty for no address")

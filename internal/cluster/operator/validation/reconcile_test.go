@@ -241,11 +241,9 @@ func TestCutOff(t *testing.T) {
 		during func(*world)
 		gate   string
 	}{
-		"success":           {held(), []string{""}, nil, "Validated pod"},
-		"success with DRA":  {dra, []string{""}, nil, "Validated pod"},
-		"failures, success": {held(), []string{"VALIDATE_CUDA", "VALIDATE_COPY", ""}, nil, "Validated pod"},
-		"failure with DRA":  {dra, []string{"VALIDATE_CUDA", ""}, nil, "Validated pod"},
-		"the key changes":   {dra, []string{""}, func(w *world) { w.gpus(func(n *v1alpha1.GPUNode) { n.Status.Gate.Key = "key-2" }) }, "Validated pod"},
+		"success with DRA": {dra, []string{""}, nil, "Validated pod"},
+		"failure, success": {dra, []string{"VALIDATE_CUDA", ""}, nil, "Validated pod"},
+		"the key changes":  {dra, []string{""}, func(w *world) { w.gpus(func(n *v1alpha1.GPUNode) { n.Status.Gate.Key = "key-2" }) }, "Validated pod"},
 		"another uses a GPU": {held(), []string{""}, func(w *world) {
 			w.stuck = true
 			w.gpus(func(n *v1alpha1.GPUNode) { n.Status.Devices[1].Holders = make([]v1alpha1.Holder, 1) })
@@ -278,6 +276,7 @@ func TestCutOff(t *testing.T) {
 		}
 		for at, write := range clean.writes {
 			t.Run(fmt.Sprintf("%s/before write %d, %s", name, at, write), func(t *testing.T) {
+				t.Parallel()
 				run(t, func(n int, _ string) (before, after error) {
 					if n == at {
 						return errors.New("cut off"), nil
@@ -286,6 +285,7 @@ func TestCutOff(t *testing.T) {
 				})
 			})
 			t.Run(fmt.Sprintf("%s/after write %d, %s", name, at, write), func(t *testing.T) {
+				t.Parallel()
 				run(t, func(n int, _ string) (before, after error) {
 					if n == at {
 						return nil, errors.New("cut off")
