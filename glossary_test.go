@@ -143,6 +143,7 @@ var plainPackages = []string{
 	"internal/node/signal",
 	"internal/node/statefile",
 	"internal/node/validate",
+	"internal/node/validationfiles",
 	"kube/cmd/berth-sandbox",
 	"kube/cmd/hyperkube",
 	"kube/cmd/workload",

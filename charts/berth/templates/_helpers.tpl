@@ -41,10 +41,33 @@ priorityClassName: {{ . }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- if .switched }}
+affinity:
+  {{- include "berth.switched" .pod.affinity | trim | nindent 2 }}
+{{- else }}
 {{- with .pod.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* An affinity that leaves out the nodes on which NVIDIA's operands are switched off or paused: include "berth.switched" .Values.agent.affinity.
+Each term of the affinity gets the conditions, since one of them has to hold. */}}
+{{- define "berth.switched" -}}
+{{- $on := list
+  (dict "key" "nvidia.com/gpu.deploy.operands" "operator" "NotIn" "values" (list "false"))
+  (dict "key" "nvidia.com/gpu.deploy.device-plugin" "operator" "NotIn" "values" (list "false" "paused-for-driver-upgrade" "paused-for-mig-change")) -}}
+{{- $affinity := deepCopy (. | default dict) -}}
+{{- $node := get $affinity "nodeAffinity" | default dict -}}
+{{- $required := get $node "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
+{{- $terms := list -}}
+{{- range (get $required "nodeSelectorTerms" | default (list dict)) -}}
+{{- $terms = append $terms (set . "matchExpressions" (concat (get . "matchExpressions" | default list) $on)) -}}
+{{- end -}}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $node -}}
+{{- toYaml $affinity -}}
 {{- end -}}
 
 {{/* The tolerations of the gate's taint, under its key and under the default one: a change of gate.taintKey leaves no pod behind. */}}

@@ -196,7 +196,7 @@ func (c *checker) host(values *Values) {
 
 // agentFlags are the flags of the agent that the chart gives it.
 func agentFlags() []string {
-	return []string{"--host-root", "--kubelet-dir", "--cdi-dir", "--hook-dir", "--metrics-listen", "--stack", "--config-map", "--config"}
+	return []string{"--host-root", "--kubelet-dir", "--cdi-dir", "--hook-dir", "--metrics-listen", "--stack", "--validation-files", "--config-map", "--config"}
 }
 
 // pod checks what components have in common.

@@ -109,6 +109,8 @@ type Agent struct {
 	MetricsPort int `json:"metricsPort,omitempty" jsonschema:"minimum=1,maximum=65535"`
 	// DRADriverName is the name of the DRA driver (docs/dra.md). Before it is changed, no node may have claims.
 	DRADriverName string `json:"draDriverName,omitempty" jsonschema:"pattern=^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$,maxLength=63"`
+	// ValidationFiles writes the files by which programs for NVIDIA's GPU operator see how far a node is, to /run/nvidia/validations.
+	ValidationFiles bool `json:"validationFiles,omitempty"`
 	// ExtraArgs are further arguments of berth-agent.
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 	// ExtraVolumes are further volumes of the pods.

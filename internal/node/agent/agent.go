@@ -66,6 +66,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/problems"
 	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
+	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
 // Deps are the dependencies of an Agent.
@@ -78,9 +79,10 @@ type Deps struct {
 	Kube   kubernetes.Interface
 	PodUID string
 	// Namespace is that of the agent's pod, and Stack a file with the spec of the GPUStack; without either there is no gate.
-	Namespace, Stack string
-	Clock            clock.WithTicker
-	Log              *slog.Logger
+	// ValidationFiles is a directory for the files that show programs of NVIDIA's GPU operator how far the node is; empty for none.
+	Namespace, Stack, ValidationFiles string
+	Clock                             clock.WithTicker
+	Log                               *slog.Logger
 	// BootID invalidates the ledger of an earlier boot; empty means the machine's own.
 	BootID string
 	// Instance distinguishes this agent from another one of the node, which exists during an upgrade; empty means
@@ -416,7 +418,7 @@ func (a *Agent) wireGate() {
 		Changed: []func() *signal.Subscription{
 			a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.devices.cdi.SubscribeStatus, a.node.pods.SubscribePods,
 		},
-		StateDir: a.config.StateDir, BootID: a.deps.BootID, Node: a.reports.publishers, Report: a.reports.list.Set, FileLost: a.stateLost, Clock: a.deps.Clock,
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Node: a.reports.publishers, Files: validationfiles.In(a.deps.ValidationFiles, a.config.DriverRoot), Report: a.reports.list.Set, FileLost: a.stateLost, Clock: a.deps.Clock,
 	})
 }
 

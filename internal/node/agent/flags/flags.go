@@ -26,8 +26,10 @@ type Flags struct {
 	DefaultKey string
 	Instance   string
 	Stack      string
-	Verbose    bool
-	Config     v1alpha1.AgentConfig
+	// ValidationFiles is a directory.
+	ValidationFiles string
+	Verbose         bool
+	Config          v1alpha1.AgentConfig
 }
 
 // Bind adds a flag for each setting that usually depends on the machine; the others are in the file only.
@@ -52,6 +54,7 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.Config.NodeName, "node-name", "", "use the Node object `NAME` (default: $NODE_NAME, then the host name)")
 	flags.StringVar(&f.Instance, "instance", "", "distinguish this agent by `NAME` from another one on the node, as during an upgrade; its socket is agent-NAME.sock in --state-dir (default: $POD_NAME, then the host name)")
 	flags.StringVar(&f.Stack, "stack", "", "read the settings of the validation gate from `FILE`, the spec of a GPUStack; without it, and outside a pod ($POD_NAMESPACE), there is no gate")
+	flags.StringVar(&f.ValidationFiles, "validation-files", "", "write driver-ready, toolkit-ready, plugin-ready and cuda-ready to `DIR` for programs that wait for those of NVIDIA's GPU operator, which are in /run/nvidia/validations")
 	flags.StringVar(&f.Config.MetricsListen, "metrics-listen", "", "serve /metrics, and nothing else, on `ADDRESS` (default: no address)")
 	flags.BoolVar(&f.Config.DCGMNames, "dcgm-names", false, "also serve the metrics under dcgm-exporter's names and labels")
 	flags.BoolVar(&f.Config.Standalone, "standalone", false, "run without an API server: publish no GPUNode, labels, events or conditions")

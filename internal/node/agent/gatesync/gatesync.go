@@ -8,7 +8,7 @@
 // are about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations
 // by the kubelet come without a signal.
 //
-// What it writes: gate.json; through [Node] the taint and the condition; the problem of the source "gate"; and [Syncer.Status].
+// What it writes: gate.json; the files for programs of NVIDIA's GPU operator, where they are wanted; through [Node] the taint and the condition; the problem of the source "gate"; and [Syncer.Status].
 //
 // What it never waits for: the API server, the driver, the kubelet. AwaitRegistration does wait for the API server, before the start.
 //
@@ -74,7 +74,9 @@ type Deps struct {
 	Changed  []func() *signal.Subscription
 	StateDir string
 	BootID   string
-	Node     Node
+	// Files makes the files of other programs those of a state, which show them how far the node is.
+	Files func(gate.State) error
+	Node  Node
 	// Report replaces the problems of a source; FileLost reports a state file that could not be used. They must not block.
 	Report   func(source string, problems ...gpu.Cause)
 	FileLost func(source string, result statefile.Result, without string)
@@ -216,6 +218,7 @@ func (s *Syncer) decide() time.Duration {
 		Mode: gate.Mode(settings.Mode), Timeout: settings.Timeout.Duration, Opens: settings.OnTimeout == v1alpha1.GateOpen,
 	}, facts, s.kept.Record)
 	s.keep(decision, now)
+	s.files(decision.State)
 	s.publish(settings, decision, facts.Key)
 	switch decision.State {
 	case gate.Validated, gate.None:
@@ -253,6 +256,15 @@ func same(a, b kept) bool {
 	}
 	return a.State == b.State && a.Code == b.Code && a.Since.Equal(b.Since) && a.Record.Key == b.Record.Key && a.Record.By == b.Record.By &&
 		a.Record.FailedKey == b.Record.FailedKey && failed(a.Record) == failed(b.Record)
+}
+
+// files brings the files in line with the state.
+func (s *Syncer) files(state gate.State) {
+	if err := s.deps.Files(state); err != nil {
+		s.deps.Report("validation-files", gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error()})
+		return
+	}
+	s.deps.Report("validation-files")
 }
 
 // publish passes the decision on.

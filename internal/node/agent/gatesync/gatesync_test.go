@@ -66,7 +66,7 @@ func (w *world) open() *Syncer {
 		Settings: func() v1alpha1.Gate { w.mu.Lock(); defer w.mu.Unlock(); return w.settings },
 		Observe:  func() gatefacts.Inputs { w.mu.Lock(); defer w.mu.Unlock(); return w.in },
 		Holdings: func() []gpu.Holding { w.mu.Lock(); defer w.mu.Unlock(); return slices.Clone(w.holdings) },
-		Pods:     w, Changed: []func() *signal.Subscription{w.changed.Subscribe}, StateDir: w.dir, BootID: "boot", Node: w,
+		Pods:     w, Changed: []func() *signal.Subscription{w.changed.Subscribe}, StateDir: w.dir, BootID: "boot", Node: w, Files: func(gate.State) error { return nil },
 		Report: func(source string, problems ...gpu.Cause) {
 			if source == "gate" {
 				w.mu.Lock()
