@@ -165,13 +165,16 @@ func TestRuntimeStop(t *testing.T) {
 		config string
 		serves bool
 		want   string
+		// onHost is for a socket below the host's root.
+		onHost bool
 	}{
-		"off":                    {v2 + "false\n", true, "RUNTIME_CDI_OFF"},
-		"on":                     {v2 + "true\n", true, ""},
-		"by default":             {"version = 3\n", true, ""},
-		"no configuration":       {"", true, ""},
-		"not the node's runtime": {v2 + "false\n", false, ""},
-		"invalid":                {"version = [\n", true, ""},
+		"off, in a container":    {config: v2 + "false\n", serves: true, want: "RUNTIME_CDI_OFF", onHost: true},
+		"off":                    {config: v2 + "false\n", serves: true, want: "RUNTIME_CDI_OFF"},
+		"on":                     {config: v2 + "true\n", serves: true},
+		"by default":             {config: "version = 3\n", serves: true},
+		"no configuration":       {serves: true},
+		"not the node's runtime": {config: v2 + "false\n"},
+		"invalid":                {config: "version = [\n", serves: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +188,14 @@ func TestRuntimeStop(t *testing.T) {
 				}
 			}
 			if tc.serves {
-				listener, err := net.Listen("unix", filepath.Join(state, "containerd.sock"))
+				folder := state
+				if tc.onHost {
+					folder = filepath.Join(root, "run/containerd")
+					if err := os.MkdirAll(folder, 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+				listener, err := net.Listen("unix", filepath.Join(folder, "containerd.sock"))
 				if err != nil {
 					t.Fatal(err)
 				}

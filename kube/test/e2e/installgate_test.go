@@ -296,15 +296,24 @@ func testDefects(t *testing.T, g *gated) {
 				t.Fatal(err)
 			}
 			if !d.seen {
+				// What was validated stays so.
+				time.Sleep(3 * time.Second)
+				if now, err := g.gateOf(t.Context(), node.Name()); err != nil || now.State != v1alpha1.GateValidated {
+					t.Errorf("a validated node became %+v, %v", now, err)
+				}
 				g.forget(t, node)
 			}
 			began := time.Now()
 			stopped := g.waitGate(t, node.Name(), d.state, d.code, stopLimit)
 			took := time.Since(began)
-			object, err := g.Client().CoreV1().Nodes().Get(t.Context(), node.Name(), metav1.GetOptions{})
-			if err != nil || !gateTaint(object) {
-				t.Errorf("the Node has the taints %v, %v; want that of the gate", object.Spec.Taints, err)
-			}
+			// GPUNode and Node are written by workers of their own.
+			waitUntil(t, 5*time.Second, "the Node has the gate's taint", func(ctx context.Context) error {
+				object, err := g.Client().CoreV1().Nodes().Get(ctx, node.Name(), metav1.GetOptions{})
+				if err == nil && !gateTaint(object) {
+					err = fmt.Errorf("its taints are %v", object.Spec.Taints)
+				}
+				return err
+			})
 			if other, err := g.gateOf(t.Context(), g.Nodes()[0].Name()); err != nil || other.State != v1alpha1.GateValidated {
 				t.Errorf("the other node is %+v, %v", other, err)
 			}

@@ -18,6 +18,7 @@ package gatesync
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +61,8 @@ type Node interface {
 type Pods interface {
 	Pod(uid string) (podwatch.Pod, podwatch.State)
 	Validations() (pods []podwatch.Validation, known bool)
+	// Resolve finds out which of the pods have ended, by one consistent list.
+	Resolve(ctx context.Context, uids []string) error
 }
 
 // Deps are the dependencies of a Syncer.
@@ -158,7 +161,8 @@ func (s *Syncer) Before(begin func()) func(context.Context) {
 	}
 }
 
-// inUseAtStart reports whether pods hold devices. It waits a moment for the pods of the node, when a holder may be a validation pod.
+// inUseAtStart reports whether pods hold devices. It waits a moment for the pods of the node, when a holder may be a validation pod, or one
+// that has ended.
 func (s *Syncer) inUseAtStart(ctx context.Context) bool {
 	holdings := s.deps.Holdings()
 	for deadline := s.deps.Clock.Now().Add(podsWithin); len(holdings) > 0; {
@@ -171,6 +175,14 @@ func (s *Syncer) inUseAtStart(ctx context.Context) bool {
 		case <-s.deps.Clock.After(podsStep):
 		}
 	}
+	var holders []string
+	for i := range holdings {
+		holders = append(holders, uids(&holdings[i])...)
+	}
+	holders = slices.DeleteFunc(holders, func(uid string) bool { return uid == "" })
+	ctx, cancel := context.WithTimeout(ctx, podsWithin)
+	defer cancel()
+	_ = s.deps.Pods.Resolve(ctx, holders) // What stays unknown counts as in use.
 	return s.uses.inUse(holdings)
 }
 

@@ -2,6 +2,7 @@ package gatesync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,9 +37,9 @@ type world struct {
 	in       gatefacts.Inputs
 	holdings []gpu.Holding
 	pods     []podwatch.Validation
-	// living are the pods that the watch knows; synced is false while it has none.
-	living map[string]bool
-	synced bool
+	// living are the pods that the watch knows, and ended those that it knows to have ended; synced is false while it has none.
+	living, ended map[string]bool
+	synced        bool
 	// away is true while the API server cannot be reached.
 	away bool
 	// log has each change of the taint and of the condition.
@@ -51,7 +52,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{
-		dir: t.TempDir(), settings: complete(v1alpha1.Gate{}), synced: true, living: map[string]bool{},
+		dir: t.TempDir(), settings: complete(v1alpha1.Gate{}), synced: true, living: map[string]bool{}, ended: map[string]bool{},
 		in: gatefacts.Inputs{
 			BootID: "boot", OnBus: 1, Vendor: gpu.NVIDIA, Advertised: 1, Spec: &gatefacts.Spec{Fingerprint: "f"},
 			Snapshot: &gpu.Snapshot{
@@ -149,7 +150,25 @@ func (w *world) Pod(uid string) (podwatch.Pod, podwatch.State) {
 	if w.living[uid] {
 		return podwatch.Pod{UID: uid}, podwatch.Living
 	}
+	if w.ended[uid] {
+		return podwatch.Pod{UID: uid}, podwatch.Ended
+	}
 	return podwatch.Pod{UID: uid}, podwatch.Unknown
+}
+
+// Resolve knows which pods have ended only while the API server can be reached.
+func (w *world) Resolve(_ context.Context, uids []string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.away {
+		return errors.New("no route")
+	}
+	for _, uid := range uids {
+		if uid != "" && !w.living[uid] {
+			w.ended[uid] = true
+		}
+	}
+	return nil
 }
 
 func (w *world) Validations() ([]podwatch.Validation, bool) {
@@ -260,6 +279,18 @@ func TestInUse(t *testing.T) {
 		time.Sleep(podsWithin)
 		synctest.Wait()
 		w.want(t, "advertised")
+		stop()
+	})
+}
+
+// TestEndedHolder: a pod that has ended, and is in the ledger still, does not keep the taint away from the node; the validation pod of the
+// agent before is one.
+func TestEndedHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.hold("gone")
+		_, stop := w.start(t)
+		w.want(t, tainted, "advertised", "ready false Held")
 		stop()
 	})
 }

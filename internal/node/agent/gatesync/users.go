@@ -24,7 +24,8 @@ const (
 	used
 )
 
-// inUse reports whether a pod or a claim that is not the operator's holds a device. While a holder is not known, which it is not for a
+// inUse reports whether a pod or a claim that is not the operator's holds a device. A pod that has ended does not, also while its container
+// is being removed. While a holder is not known, which it is not for a
 // moment after it has got its devices, the last answer holds; the first one is that they are in use, since a node in use must not be
 // tainted.
 func (u *users) inUse(holdings []gpu.Holding) bool {
@@ -85,7 +86,10 @@ func (u *users) of(uid string, validations map[string]bool) use {
 	if validations[uid] {
 		return free
 	}
-	if pod, state := u.pods.Pod(uid); state == podwatch.Unknown && !pod.Static {
+	switch pod, state := u.pods.Pod(uid); {
+	case state == podwatch.Ended:
+		return free
+	case state == podwatch.Unknown && !pod.Static:
 		return unknown
 	}
 	return used
