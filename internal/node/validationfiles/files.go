@@ -44,8 +44,8 @@ func rank(s gate.State) int {
 	return 0
 }
 
-// Bring makes the files of a directory those of a state. driverRoot is the root of the driver on the host. An empty directory means that no
-// files are wanted.
+// Bring makes the files of a directory those of a state. driverRoot is the root of the driver on the host. An empty directory means that
+// no files are wanted.
 func Bring(dir, driverRoot string, state gate.State) error {
 	if dir == "" {
 		return nil
@@ -70,8 +70,8 @@ func In(dir, driverRoot string) func(gate.State) error {
 // Remove removes the files of a directory.
 func Remove(dir string) error { return Bring(dir, "", gate.None) }
 
-// content is what NVIDIA's validator writes into a file: the locations of the driver, as variables of a shell, into driver-ready, and nothing
-// into the others.
+// content is what NVIDIA's validator writes into a file: the locations of the driver, as variables of a shell, into driver-ready, and
+// nothing into the others.
 func content(name, driverRoot string) string {
 	if name != "driver-ready" {
 		return mark + "\n"

@@ -8,7 +8,8 @@
 // are about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations
 // by the kubelet come without a signal.
 //
-// What it writes: gate.json; the files for programs of NVIDIA's GPU operator, where they are wanted; through [Node] the taint and the condition; the problem of the source "gate"; and [Syncer.Status].
+// What it writes: gate.json; the files for programs of NVIDIA's GPU operator, where they are wanted; through [Node] the taint and the
+// condition; the problem of the source "gate"; and [Syncer.Status].
 //
 // What it never waits for: the API server, the driver, the kubelet. AwaitRegistration does wait for the API server, before the start.
 //
@@ -161,8 +162,8 @@ func (s *Syncer) Before(begin func()) func(context.Context) {
 	}
 }
 
-// inUseAtStart reports whether pods hold devices. It waits a moment for the pods of the node, when a holder may be a validation pod, or one
-// that has ended.
+// inUseAtStart reports whether pods hold devices. It waits a moment for the pods of the node, when a holder may be a validation pod, or
+// one that has ended.
 func (s *Syncer) inUseAtStart(ctx context.Context) bool {
 	holdings := s.deps.Holdings()
 	for deadline := s.deps.Clock.Now().Add(podsWithin); len(holdings) > 0; {
