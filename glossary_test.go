@@ -141,6 +141,7 @@ var plainPackages = []string{
 	"internal/node/podwatch",
 	"internal/node/problems",
 	"internal/node/signal",
+	"internal/node/stackfile",
 	"internal/node/statefile",
 	"internal/node/validate",
 	"internal/node/validationfiles",

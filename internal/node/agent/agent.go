@@ -65,6 +65,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/problems"
 	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/stackfile"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
@@ -78,8 +79,7 @@ type Deps struct {
 	API    dynamic.Interface
 	Kube   kubernetes.Interface
 	PodUID string
-	// Namespace is that of the agent's pod, and Stack a file with the spec of the GPUStack; without either there is no gate.
-	// ValidationFiles is a directory for the files that show programs of NVIDIA's GPU operator how far the node is; empty for none.
+	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (validationfiles.In).
 	Namespace, Stack, ValidationFiles string
 	Clock                             clock.WithTicker
 	Log                               *slog.Logger
@@ -404,7 +404,6 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 // wireGate creates the actor that keeps pods away until the node is validated.
 func (a *Agent) wireGate() {
 	configured := a.deps.Hardware.Configured()
-	stack := gatesync.NewStack(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.reports.list.Set)
 	sources := gatesync.Sources{
 		BootID: a.deps.BootID, Vendor: configured, WithoutCDI: !a.config.UsesCDI(), Runtime: gatefacts.Runtime(a.config.HostRoot, a.config.ContainerdStateDir),
 		OnBus: a.deps.Hardware.OnBus, Hardware: a.node.inventory.Current, Spec: a.devices.cdi.Status, Units: a.devices.allocatable.Units,
@@ -414,7 +413,7 @@ func (a *Agent) wireGate() {
 		Injectable: a.devices.injection.Injectable, Registered: a.devices.plugin.Registered, Published: a.devices.dra.Published,
 	}
 	a.reports.gate = gatesync.Open(gatesync.Deps{
-		Settings: stack.Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
+		Settings: stackfile.New(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.reports.list.Set).Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
 		Changed: []func() *signal.Subscription{
 			a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.devices.cdi.SubscribeStatus, a.node.pods.SubscribePods,
 		},

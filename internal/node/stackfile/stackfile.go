@@ -1,4 +1,9 @@
-package gatesync
+// Package stackfile reads the settings of the gate from a file with the spec of a GPUStack, as the chart mounts it into the agent.
+//
+// It guarantees that a file which cannot be read leaves the last settings in force, and that fields of later releases are ignored: the
+// file of a new release is there before its agents are. It reads one file, of at most 1 MiB, and writes nothing. It must not import the
+// agent.
+package stackfile
 
 import (
 	"cmp"
@@ -22,9 +27,9 @@ const (
 	maxStack = 1 << 20
 )
 
-// Stack reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot be
+// File reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot be
 // read is a problem of the source "gate-settings", and the last settings stay in force; at first those are the defaults.
-type Stack struct {
+type File struct {
 	path   string
 	report func(source string, problems ...gpu.Cause)
 
@@ -33,17 +38,17 @@ type Stack struct {
 	current v1alpha1.Gate
 }
 
-// NewStack returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve, because
+// New returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve, because
 // the agent has no API server or no pod of its own, it is off.
-func NewStack(path string, serves bool, report func(source string, problems ...gpu.Cause)) *Stack {
+func New(path string, serves bool, report func(source string, problems ...gpu.Cause)) *File {
 	if !serves {
 		path = ""
 	}
-	return &Stack{path: path, report: report}
+	return &File{path: path, report: report}
 }
 
 // Settings returns the settings in force.
-func (s *Stack) Settings() v1alpha1.Gate {
+func (s *File) Settings() v1alpha1.Gate {
 	if s.path == "" {
 		return v1alpha1.Gate{Mode: v1alpha1.GateOff}
 	}
@@ -61,17 +66,17 @@ func (s *Stack) Settings() v1alpha1.Gate {
 	if err != nil {
 		s.report("gate-settings", gpu.Cause{Code: "GATE_SETTINGS", Message: fmt.Sprintf("read %s: %v; the last settings of the gate stay in force", s.path, err)})
 		if s.current.Mode == "" {
-			s.current = complete(v1alpha1.Gate{})
+			s.current = Complete(v1alpha1.Gate{})
 		}
 		return s.current
 	}
 	s.report("gate-settings")
-	s.text, s.current = text, complete(spec.Gate)
+	s.text, s.current = text, Complete(spec.Gate)
 	return s.current
 }
 
-// complete fills in the defaults.
-func complete(g v1alpha1.Gate) v1alpha1.Gate {
+// Complete fills in the defaults.
+func Complete(g v1alpha1.Gate) v1alpha1.Gate {
 	g.Mode = cmp.Or(g.Mode, v1alpha1.GateEnforce)
 	g.TaintKey = cmp.Or(g.TaintKey, v1alpha1.TaintNotValidated)
 	g.OnTimeout = cmp.Or(g.OnTimeout, v1alpha1.GateHold)
