@@ -430,8 +430,7 @@ func testOperatorKilled(t *testing.T, g *gated) {
 			}
 			return nil
 		})
-		if err := g.Client().CoreV1().Pods(agentNamespace).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)},
-			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=berth-operator"}); err != nil {
+		if err := g.killOperator(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
