@@ -51,16 +51,7 @@ func (k *Containerd) read(root, path string, depth int) error {
 		if !ok {
 			continue
 		}
-		if on, ok := section.Get("enable_cdi").(bool); ok {
-			k.EnableCDI = &on
-		}
-		if dirs := Texts(section.Get("cdi_spec_dirs")); len(dirs) > 0 {
-			k.Dirs, k.DirsFrom = dirs, path
-		}
-		if name, ok := section.GetPath([]string{"containerd", "default_runtime_name"}).(string); ok && name != "" {
-			k.Runtime, k.RuntimeFrom = name, path
-		}
-		k.addPrograms(section)
+		k.addSection(section, path)
 	}
 	if depth >= maxImports {
 		return nil
@@ -79,6 +70,20 @@ func (k *Containerd) read(root, path string, depth int) error {
 		}
 	}
 	return nil
+}
+
+// addSection records what a section of containerd's configuration sets.
+func (k *Containerd) addSection(section *toml.Tree, path string) {
+	if on, ok := section.Get("enable_cdi").(bool); ok {
+		k.EnableCDI = &on
+	}
+	if dirs := Texts(section.Get("cdi_spec_dirs")); len(dirs) > 0 {
+		k.Dirs, k.DirsFrom = dirs, path
+	}
+	if name, ok := section.GetPath([]string{"containerd", "default_runtime_name"}).(string); ok && name != "" {
+		k.Runtime, k.RuntimeFrom = name, path
+	}
+	k.addPrograms(section)
 }
 
 // addPrograms records the programs of the runtimes in a section of containerd's configuration.
