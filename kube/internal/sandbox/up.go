@@ -161,19 +161,9 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 	if err := errors.Join(err, runtimes.Wait()); err != nil {
 		return err
 	}
-	kubelets, inner := errgroup.WithContext(ctx)
-	for _, n := range c.Nodes() {
-		kubelets.Go(func() error {
-			if err := n.StartKubelet(inner); err != nil {
-				return err
-			}
-			return n.WaitReady(inner)
-		})
-	}
-	if err := errors.Join(kubelets.Wait(), c.waitForServiceAccount(ctx)); err != nil {
+	if err := c.startKubelets(ctx, p); err != nil {
 		return err
 	}
-	p.step("%d node(s) Ready", len(c.Nodes()))
 	if err := c.startAPINodes(ctx, p); err != nil {
 		return err
 	}
@@ -192,6 +182,24 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 		return err // Without Berth there is no definition of GPUNodes.
 	}
 	return c.WriteAPIGPUNodes(ctx)
+}
+
+// startKubelets starts the kubelets, and waits until pods can be created.
+func (c *Cluster) startKubelets(ctx context.Context, p *progress) error {
+	kubelets, inner := errgroup.WithContext(ctx)
+	for _, n := range c.Nodes() {
+		kubelets.Go(func() error {
+			if err := n.StartKubelet(inner); err != nil {
+				return err
+			}
+			return n.WaitReady(inner)
+		})
+	}
+	if err := errors.Join(kubelets.Wait(), c.waitForServiceAccount(ctx)); err != nil {
+		return err
+	}
+	p.step("%d node(s) Ready", len(c.Nodes()))
+	return nil
 }
 
 // installBerth installs what the options want of Berth.
