@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, kwok and the sandbox; with "driver" only the driver of simulated machines; with "libcuda" only its libcuda.so.1; with
+# Kubernetes, containerd, kwok (unless KWOK=no) and the sandbox; with "driver" only the driver of simulated machines; with "libcuda" only its libcuda.so.1; with
 # "images [arguments of berth-images make]" only the images of the programs that are built.
 source "$(dirname "$0")/lib.sh"
 need_go
@@ -176,7 +176,7 @@ make_images >/dev/null
 
 # The agent with an example vendor, for an end-to-end test.
 build kube berth-agent-stub ./test/berth-agent-stub
-[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes, containerd and kwok, some 15 minutes of CPU time; later ones take seconds"
+[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
 # No -trimpath here, and cgo as by default: these programs stay on the machine that builds them, and so the linters and
 # the tests, which are built the same way, find most of Kubernetes compiled.
 trimpath=
@@ -185,7 +185,8 @@ version=k8s.io/component-base/version
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
-build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
+# For up --api-nodes only: 2 minutes of CPU time the first time.
+[ "${KWOK:-}" = no ] || build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.

@@ -71,7 +71,7 @@ func (c *Cluster) startAPINodes(ctx context.Context, p *progress) error {
 	}
 	selector := APINodeLabel + "=" + APINodeLabelValue
 	kwok, err := c.start(launch{name: procKwok, argv: []string{filepath.Join(c.state.Bin, "kwok"), "--kubeconfig=" + c.pkiPath("admin.conf"), "--config=" + config,
-		"--manage-nodes-with-label-selector=" + selector, fmt.Sprintf("--node-lease-duration-seconds=%d", apiNodeLease)}})
+		"--manage-nodes-with-label-selector=" + selector, "--v=WARN", fmt.Sprintf("--node-lease-duration-seconds=%d", apiNodeLease)}})
 	if err != nil {
 		return err
 	}
