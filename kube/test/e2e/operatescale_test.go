@@ -99,7 +99,7 @@ func testScaleValidated(t *testing.T, s *scale) {
 		t.Fatal(err)
 	}
 	written := time.Since(began)
-	waitUntil(t, 5*time.Minute, "all nodes are validated", func(ctx context.Context) error {
+	waitUntil(t, 10*time.Minute, "all nodes are validated", func(ctx context.Context) error {
 		if n := s.agents.validated(); n < len(s.names) {
 			return fmt.Errorf("%d of %d are", n, len(s.names))
 		}
