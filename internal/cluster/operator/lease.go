@@ -18,9 +18,9 @@ import (
 // the Lease.
 const leaseTimeout = 5 * time.Second
 
-// newLock returns the Lease by which one of several operators is chosen, under the operator's own name: controller-runtime would add a random
-// part to it, so that a container that was killed and started again would wait 15 s until its own Lease expires. The function that it returns
-// ends the writing of Events.
+// newLock returns the Lease by which one of several operators is chosen, under the operator's own name: controller-runtime would add a
+// random part to it, so that a container that was killed and started again would wait 15 s until its own Lease expires. The function that
+// it returns ends the writing of Events.
 func newLock(deps Deps, known *runtime.Scheme) (resourcelock.Interface, func(), error) {
 	to := rest.AddUserAgent(deps.API, "leader-election")
 	to.Timeout = leaseTimeout

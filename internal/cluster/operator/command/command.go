@@ -124,8 +124,8 @@ func (f *flags) run(cmd *cobra.Command, deps Deps) error {
 		Clock: clock.RealClock{}, Log: slog.New(handler)})
 }
 
-// identityOf returns the name of this process as the holder of the Lease. In a pod it is the pod's: the container that a restart makes takes
-// the Lease over at once, since the one before has ended by then. Elsewhere it has a random part, since several may run on one host.
+// identityOf returns the name of this process as the holder of the Lease. In a pod it is the pod's: the container that a restart makes
+// takes the Lease over at once, since the one before has ended by then. Elsewhere it has a random part, since several may run on one host.
 func identityOf(kubeconfig string) (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
