@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, kwok (unless KWOK=no) and the sandbox; with "driver" only the driver of simulated machines; with "libcuda" only its libcuda.so.1; with
-# "images [arguments of berth-images make]" only the images of the programs that are built.
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "driver" only the driver of simulated machines; with "libcuda" only its
+# libcuda.so.1; with "images [arguments of berth-images make]" only the images of the programs that are built.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
