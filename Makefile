@@ -43,7 +43,7 @@ bench: ## Go benchmarks with the figures of docs/performance.md; RUN=pairs: only
 build: ## berth, berth-agent, berth-operator, berth-cdi-hook and the driver of simulated machines into bin/
 	@hack/build.sh
 
-sandbox-build: ## build, and the sandbox with its Kubernetes and containerd
+sandbox-build: ## build, and the sandbox with its Kubernetes, containerd and kwok
 	@hack/build.sh sandbox
 
 images: ## the image of each program into bin/images: OCI layout, tarball (docker load, ctr image import), bill of materials

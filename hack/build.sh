@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd and the sandbox; with "driver" only the driver of simulated machines; with "libcuda" only its libcuda.so.1; with
-# "images [arguments of berth-images make]" only the images of the programs that are built.
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "driver" only the driver of simulated machines; with "libcuda" only its
+# libcuda.so.1; with "images [arguments of berth-images make]" only the images of the programs that are built.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
@@ -185,6 +185,8 @@ version=k8s.io/component-base/version
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
+# For up --api-nodes only: 2 minutes of CPU time the first time.
+[ "${KWOK:-}" = no ] || build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +47,8 @@ type Deps struct {
 	API *rest.Config
 	// Namespace has the Lease and the ConfigMap of the release, and gets the validation pods.
 	Namespace string
+	// Identity is the operator's name as the holder of the Lease. No two processes may have one at the same time.
+	Identity string
 	// LeaderElect makes the operator wait until it holds the Lease.
 	LeaderElect bool
 	// ProbeListen and MetricsListen are the addresses of /healthz and /readyz, and of /metrics; "" means none.
@@ -72,7 +75,12 @@ func Run(ctx context.Context, deps Deps) error {
 	if err := definitions.Check(ctx, direct); err != nil {
 		return err
 	}
-	m, err := newManager(deps, known)
+	lock, endEvents, err := newLock(deps, known)
+	if err != nil {
+		return err
+	}
+	defer endEvents()
+	m, err := newManager(deps, known, lock)
 	if err != nil {
 		return fmt.Errorf("make the manager: %w", err)
 	}
@@ -95,20 +103,19 @@ func Run(ctx context.Context, deps Deps) error {
 	return err
 }
 
-func newManager(deps Deps, known *runtime.Scheme) (manager.Manager, error) {
+func newManager(deps Deps, known *runtime.Scheme, lock resourcelock.Interface) (manager.Manager, error) {
 	const none = "0"
 	named := true
 	return manager.New(deps.API, manager.Options{
-		Scheme:                        known,
-		MapperProvider:                mapper,
-		Logger:                        logr.FromSlogHandler(deps.Log.Handler()),
-		Cache:                         cache.Options{ByObject: cached(deps.Namespace), ReaderFailOnMissingInformer: true},
-		LeaderElection:                deps.LeaderElect,
-		LeaderElectionID:              Name,
-		LeaderElectionNamespace:       deps.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        cmp.Or(deps.ProbeListen, none),
-		Metrics:                       server.Options{BindAddress: cmp.Or(deps.MetricsListen, none)},
+		Scheme:                              known,
+		MapperProvider:                      mapper,
+		Logger:                              logr.FromSlogHandler(deps.Log.Handler()),
+		Cache:                               cache.Options{ByObject: cached(deps.Namespace), ReaderFailOnMissingInformer: true},
+		LeaderElection:                      deps.LeaderElect,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		HealthProbeBindAddress:              cmp.Or(deps.ProbeListen, none),
+		Metrics:                             server.Options{BindAddress: cmp.Or(deps.MetricsListen, none)},
 		// controller-runtime compares names within the process, where a test may run several operators.
 		Controller: config.Controller{SkipNameValidation: &named},
 	})

@@ -3,6 +3,7 @@ package operator
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -71,10 +73,15 @@ type started struct {
 
 func start(t *testing.T, api *fakeAPI) *started {
 	t.Helper()
+	return startAs(t, api, rand.Text())
+}
+
+func startAs(t *testing.T, api *fakeAPI, identity string) *started {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &started{cancel: cancel, done: make(chan error, 1), probes: freeAddress(t), log: &logBuffer{}}
 	go func() {
-		s.done <- Run(ctx, Deps{API: api.config(), Namespace: "berth-system", LeaderElect: true, ProbeListen: s.probes,
+		s.done <- Run(ctx, Deps{API: api.config(), Namespace: "berth-system", Identity: identity, LeaderElect: true, ProbeListen: s.probes,
 			Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(s.log, nil))})
 	}()
 	t.Cleanup(func() {
@@ -238,6 +245,27 @@ func TestWaitsForTheLease(t *testing.T) {
 	}
 	api.edit(classPath, func(*unstructured.Unstructured) *unstructured.Unstructured { return nil })
 	api.wait("the second one acts", func() bool { return api.objects[classPath] != nil })
+}
+
+// TestTakesItsOwnLeaseOver: an operator that was killed and started again under its name does not wait until its Lease expires.
+func TestTakesItsOwnLeaseOver(t *testing.T) {
+	api := newFakeAPI(t)
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")
+	api.mu.Lock()
+	api.put(leasePath, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+		"metadata": map[string]any{"name": "berth-operator", "namespace": "berth-system"},
+		"spec":     map[string]any{"holderIdentity": "pod-a", "leaseDurationSeconds": int64(3600), "acquireTime": now, "renewTime": now, "leaseTransitions": int64(0)}}})
+	api.mu.Unlock()
+	other := startAs(t, api, "pod-b")
+	api.wait("another one asks for the Lease", func() bool { return api.calls["get leases berth-operator"] > 0 })
+	startAs(t, api, "pod-a")
+	api.wait("the operator acts", func() bool { return api.number("/apis/resource.k8s.io/") > 50 })
+	if holder, _, _ := unstructured.NestedString(api.object(leasePath).Object, "spec", "holderIdentity"); holder != "pod-a" {
+		t.Errorf("the Lease is held by %q", holder)
+	}
+	if err := other.end(); err != nil {
+		t.Error(err)
+	}
 }
 
 // newerCRD is the definition of a newer Berth.

@@ -51,34 +51,64 @@ func (d Denial) String() string {
 	return fmt.Sprintf("%s %s (%s): %s: %s", d.Time.Format(time.TimeOnly), d.Account, d.Program, d.What, d.Why)
 }
 
-// Denials returns what the API server refused since a time to the accounts of the release.
-func (c *Cluster) Denials(since time.Time) ([]Denial, error) {
+// auditEvents calls each for the requests of the release's accounts since a time, in their order.
+func (c *Cluster) auditEvents(since time.Time, each func(*auditv1.Event)) error {
 	f, err := os.Open(c.auditLog())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // no account made a request
+		return nil // no account made a request
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read audit log: %w", err)
+		return fmt.Errorf("read audit log: %w", err)
 	}
 	defer f.Close()
-	var denials []Denial
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var event auditv1.Event
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			return nil, fmt.Errorf("read audit log: %w", err)
+			return fmt.Errorf("read audit log: %w", err)
 		}
-		if event.ResponseStatus == nil || event.ResponseStatus.Code != http.StatusForbidden || event.StageTimestamp.Time.Before(since) {
-			continue
+		if !event.StageTimestamp.Time.Before(since) {
+			each(&event)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read audit log: %w", err)
+	}
+	return nil
+}
+
+// Denials returns what the API server refused since a time to the accounts of the release.
+func (c *Cluster) Denials(since time.Time) ([]Denial, error) {
+	var denials []Denial
+	err := c.auditEvents(since, func(event *auditv1.Event) {
+		if event.ResponseStatus == nil || event.ResponseStatus.Code != http.StatusForbidden {
+			return
 		}
 		denials = append(denials, Denial{Time: event.StageTimestamp.Time, Account: event.User.Username, Program: event.UserAgent,
 			What: event.Verb + " " + event.RequestURI, Why: event.ResponseStatus.Message})
+	})
+	return denials, err
+}
+
+// Writes returns the requests to write of an account of the release since a time, as verb and path, but for those of Leases.
+func (c *Cluster) Writes(account string, since time.Time) ([]string, error) {
+	var writes []string
+	err := c.auditEvents(since, func(event *auditv1.Event) {
+		if isWrite(event) && event.User.Username == "system:serviceaccount:"+agentNamespace+":"+account {
+			writes = append(writes, event.Verb+" "+event.RequestURI)
+		}
+	})
+	return writes, err
+}
+
+// isWrite reports whether an event is of a request to write something other than a Lease.
+func isWrite(event *auditv1.Event) bool {
+	switch event.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return event.ObjectRef == nil || event.ObjectRef.Resource != "leases"
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read audit log: %w", err)
-	}
-	return denials, nil
+	return false
 }
 
 // Requests returns how many requests the accounts of the release have made.

@@ -34,7 +34,7 @@ func (c *Cluster) ChartArchive() string { return chartArchive(c.state.Bin) }
 func (c *Cluster) renderedPath() string { return filepath.Join(c.dir, "chart.yaml") }
 
 // MachineValues returns the values that a sandbox needs, since its nodes are not machines of their own: the simulated hardware, which
-// each node has at one path, and the cgroup below which the kubelet keeps its pods.
+// each node has at one path, and the cgroup below which the kubelet keeps its pods. On API nodes nothing of the chart runs.
 func (c *Cluster) MachineValues() map[string]any {
 	hardware := c.hardwareDir()
 	program := func() map[string]any {
@@ -44,11 +44,18 @@ func (c *Cluster) MachineValues() map[string]any {
 			"extraVolumeMounts": []any{map[string]any{"name": "sandbox-hardware", "mountPath": hardware}},
 		}
 	}
-	return map[string]any{
-		"host":  map[string]any{"hookDir": hookDir},
-		"agent": program(),
-		"mps":   program(),
+	values := map[string]any{
+		"host":     map[string]any{"hookDir": hookDir},
+		"agent":    program(),
+		"mps":      program(),
+		"operator": map[string]any{},
 	}
+	if c.snapshot().APINodes > 0 {
+		for _, name := range []string{"agent", "mps", "operator"} {
+			values[name].(map[string]any)["affinity"] = realNodesOnly()
+		}
+	}
+	return values
 }
 
 // renderedValues returns the values of the rendering: every right, so that tests can use each option, no configuration, so that the

@@ -31,13 +31,16 @@ type Options struct {
 	// Dir contains everything of the sandbox. Default: DefaultDir.
 	Dir string
 	// Bin contains hyperkube, containerd, containerd-shim-runc-v2 and workload; with Profile also berth and
-	// berth-agent; with Hollow also berth-sandbox. Default: the directory of the running executable.
+	// berth-agent; with Hollow also berth-sandbox; with APINodes also kwok. Default: the directory of the running executable.
 	Bin string
 	// Nodes is the number of nodes that run containers. Default: 1.
 	Nodes int
 	// Hollow is the number of further nodes whose kubelet is real but whose container runtime only records the
 	// requests. They have the label and the taint HollowLabel=true:NoSchedule.
 	Hollow int
+	// APINodes is the number of further nodes that are objects of the API only: a Node, and a GPUNode with 8 GPUs whose gate waits for its
+	// validation. kwok keeps the Nodes Ready and reports that their pods start and end. See [Cluster.WriteAPIGPUNodes].
+	APINodes int
 	// Profile is the simulated hardware of every node, "" for none.
 	Profile string
 	// NodeProfiles is the simulated hardware of single nodes by name (node-1, hollow-0), in place of Profile.
@@ -104,6 +107,9 @@ func (o *Options) complete() error {
 func (o *Options) completeNodes() error {
 	if o.Nodes < 0 || o.Hollow < 0 || o.Nodes+o.Hollow > maxNodes {
 		return fmt.Errorf("--nodes %d --hollow %d: want 0 to %d nodes in all", o.Nodes, o.Hollow, maxNodes)
+	}
+	if o.APINodes < 0 || o.APINodes > maxAPINodes {
+		return fmt.Errorf("--api-nodes %d: want 0 to %d", o.APINodes, maxAPINodes)
 	}
 	if o.Nodes == 0 && o.Hollow == 0 {
 		o.Nodes = 1

@@ -71,6 +71,9 @@ func checkBinaries(o Options) error {
 	if o.Hollow > 0 {
 		want = append(want, "berth-sandbox")
 	}
+	if o.APINodes > 0 {
+		want = append(want, procKwok)
+	}
 	var e RequirementsError
 	for _, name := range want {
 		path := filepath.Join(o.Bin, name)

@@ -38,6 +38,8 @@ type State struct {
 	Sysctls   map[string]string `json:"sysctlsBefore,omitempty"`
 	Processes []Process         `json:"processes"`
 	Nodes     []NodeState       `json:"nodes"`
+	// APINodes is the number of nodes without a machine.
+	APINodes int `json:"apiNodes,omitempty"`
 }
 
 // Process is one process of the sandbox. PID is 0 from the time it is recorded until it runs.

@@ -25,7 +25,11 @@ func (c *Cluster) WriteStatus(ctx context.Context, w io.Writer) error {
 	if health != nil {
 		word = "not healthy"
 	}
-	fmt.Fprintf(t, "state\t%s, %s\n\n", s.Phase, word)
+	fmt.Fprintf(t, "state\t%s, %s\n", s.Phase, word)
+	if s.APINodes > 0 {
+		fmt.Fprintf(t, "API nodes\t%d, without a machine\n", s.APINodes)
+	}
+	fmt.Fprintln(t)
 	fmt.Fprintln(t, "NODE\tREADY\tIP\tHARDWARE\tGPUS\tNAMESPACE PID")
 	for _, n := range c.Nodes() {
 		ready, gpus := "unknown", "-"

@@ -99,7 +99,8 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{dir: o.Dir, cgroups: cgroups}
-	s := &State{Version: stateVersion, BootID: bootID(), Phase: phaseStarting, Bin: o.Bin, Profile: o.Profile, Sysctls: map[string]string{}}
+	s := &State{Version: stateVersion, BootID: bootID(), Phase: phaseStarting, Bin: o.Bin, Profile: o.Profile, APINodes: o.APINodes,
+		Sysctls: map[string]string{}}
 	s.ID, s.Cgroup = identity(o.Dir)
 	for _, name := range sysctls() {
 		if data, err := os.ReadFile("/proc/sys/" + name); err == nil {
@@ -160,6 +161,31 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 	if err := errors.Join(err, runtimes.Wait()); err != nil {
 		return err
 	}
+	if err := c.startKubelets(ctx, p); err != nil {
+		return err
+	}
+	if err := c.startAPINodes(ctx, p); err != nil {
+		return err
+	}
+	if o.wantsAgent() && !o.Helm {
+		if err := c.giveAgentsRights(ctx); err != nil {
+			return err
+		}
+	}
+	if len(o.Manifests) > 0 {
+		if err := c.Apply(ctx, o.Manifests...); err != nil {
+			return err
+		}
+		p.step("applied %s", strings.Join(o.Manifests, ", "))
+	}
+	if err := c.installBerth(ctx, o, p); err != nil || !o.wantsAgent() {
+		return err // Without Berth there is no definition of GPUNodes.
+	}
+	return c.WriteAPIGPUNodes(ctx)
+}
+
+// startKubelets starts the kubelets, and waits until pods can be created.
+func (c *Cluster) startKubelets(ctx context.Context, p *progress) error {
 	kubelets, inner := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes() {
 		kubelets.Go(func() error {
@@ -173,17 +199,11 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 		return err
 	}
 	p.step("%d node(s) Ready", len(c.Nodes()))
-	if o.wantsAgent() && !o.Helm {
-		if err := c.giveAgentsRights(ctx); err != nil {
-			return err
-		}
-	}
-	if len(o.Manifests) > 0 {
-		if err := c.Apply(ctx, o.Manifests...); err != nil {
-			return err
-		}
-		p.step("applied %s", strings.Join(o.Manifests, ", "))
-	}
+	return nil
+}
+
+// installBerth installs what the options want of Berth.
+func (c *Cluster) installBerth(ctx context.Context, o Options, p *progress) error {
 	if o.Helm {
 		return c.install(ctx, o, p)
 	}

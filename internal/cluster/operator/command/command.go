@@ -5,6 +5,7 @@
 package command
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -115,8 +116,25 @@ func (f *flags) run(cmd *cobra.Command, deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	return operator.Run(ctx, operator.Deps{API: api, Namespace: namespace, LeaderElect: f.elect, ProbeListen: f.probes, MetricsListen: f.metrics,
+	identity, err := identityOf(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	return operator.Run(ctx, operator.Deps{API: api, Namespace: namespace, Identity: identity, LeaderElect: f.elect, ProbeListen: f.probes, MetricsListen: f.metrics,
 		Clock: clock.RealClock{}, Log: slog.New(handler)})
+}
+
+// identityOf returns the name of this process as the holder of the Lease. In a pod it is the pod's: the container that a restart makes
+// takes the Lease over at once, since the one before has ended by then. Elsewhere it has a random part, since several may run on one host.
+func identityOf(kubeconfig string) (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find the name of the host, under which the operator holds the Lease: %w", err)
+	}
+	if kubeconfig != "" {
+		host += "_" + rand.Text()
+	}
+	return host, nil
 }
 
 // namespaceFile has the namespace of a pod's service account.

@@ -38,3 +38,21 @@ func TestNamespace(t *testing.T) {
 		})
 	}
 }
+
+// TestIdentityOf: a pod keeps its name over a restart of its container; processes of one host differ.
+func TestIdentityOf(t *testing.T) {
+	name := func(kubeconfig string) string {
+		t.Helper()
+		identity, err := identityOf(kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return identity
+	}
+	if first, again := name(""), name(""); first != again || first == "" {
+		t.Errorf("a pod is %q, and then %q", first, again)
+	}
+	if one, other := name("FILE"), name("FILE"); one == other {
+		t.Errorf("two processes of one host are %q", one)
+	}
+}

@@ -74,7 +74,9 @@ func upCommand(dir *string) *cobra.Command {
                                             the same, installed with Helm from the chart
   berth-sandbox up --nodes 2 --hollow 20    2 real nodes, 20 that only record
   berth-sandbox up --nodes 2 --profile a100x8-80g --node-profile node-1=h100x8
-                                            another machine as the second node`,
+                                            another machine as the second node
+  berth-sandbox up --profile a100x8-80g --helm --api-nodes 200
+                                            200 further nodes that are objects of the API only`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Progress = *dir, cmd.OutOrStdout()
@@ -96,6 +98,7 @@ func upCommand(dir *string) *cobra.Command {
 	f := cmd.Flags()
 	f.IntVar(&o.Nodes, "nodes", 1, "nodes that run containers")
 	f.IntVar(&o.Hollow, "hollow", 0, "further nodes with a real kubelet whose container runtime only records")
+	f.IntVar(&o.APINodes, "api-nodes", 0, "further nodes that are objects of the API only, whose pods kwok starts and ends")
 	f.StringVar(&o.Profile, "profile", "", "simulated hardware of every node, for example a100x8-80g (see berth sim)")
 	f.StringToStringVar(&o.NodeProfiles, "node-profile", nil, "simulated hardware of one node in place of --profile, as node-1=h100x8 (repeatable)")
 	f.StringToStringVar(&o.RuntimeConfig, "runtime-config", nil, "API versions that kube-apiserver serves, as scheduling.k8s.io/v1beta1=true (repeatable)")
