@@ -25,8 +25,8 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// TestOperateAway kills the operator during an installation, takes the API server away under a running GPU pod, and takes the operator its
-// Lease: the installation converges, and nothing changes on the node.
+// TestOperateAway kills the operator during an installation, takes the API server away under a running GPU pod, and takes the operator
+// its Lease: the installation converges, and nothing changes on the node.
 func TestOperateAway(t *testing.T) {
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: profileName(), NoAgent: true})
 	api, err := dynamic.NewForConfig(c.RESTConfig())
@@ -90,7 +90,8 @@ func (g *gated) killOperator(ctx context.Context) error {
 		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=berth-operator"})
 }
 
-// state is what must not change on a node: the files of Berth with their content, the agent's process, the pod's, and the Node's spec and labels.
+// state is what must not change on a node: the files of Berth with their content, the agent's process, the pod's, and the Node's spec and
+// labels.
 func (g *gated) state(t *testing.T, pod *corev1.Pod) []string {
 	t.Helper()
 	ctx := timeout(t, 30*time.Second)
