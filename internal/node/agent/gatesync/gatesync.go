@@ -47,6 +47,8 @@ const (
 	// podsWithin bounds the wait for the pods of the node at the start: which of them are validation pods.
 	podsWithin = 3 * time.Second
 	podsStep   = 50 * time.Millisecond
+	// taintWithin is the time after which the need for the taint is looked at again, while it is not written.
+	taintWithin = 5 * time.Second
 	// source is the source of the gate's problem.
 	source = "gate"
 )
@@ -142,16 +144,20 @@ func (s *Syncer) Subscribe() *signal.Subscription { return s.changed.Subscribe()
 // in use, or was validated in this boot. Without the API server it waits for it, since a pod could otherwise come before the taint; no
 // pod that the node does not have yet can come without the API server either. The ledger must have been compared with the node.
 func (s *Syncer) AwaitRegistration(ctx context.Context) {
-	settings := s.deps.Settings()
-	if settings.Mode != v1alpha1.GateEnforce {
-		return
+	for ctx.Err() == nil {
+		settings := s.deps.Settings()
+		facts, _ := gatefacts.Observe(s.deps.Observe())
+		if settings.Mode != v1alpha1.GateEnforce || !facts.GPUs || s.kept.Record.By != "" || s.inUseAtStart(ctx) {
+			return
+		}
+		// The API server may refuse the taint because the settings have changed.
+		attempt, cancel := context.WithTimeout(ctx, taintWithin)
+		err := s.deps.Node.AwaitGateTaint(attempt, nodeapi.GateTaint{Key: settings.TaintKey, Wanted: true})
+		cancel()
+		if err == nil {
+			return
+		}
 	}
-	in := s.deps.Observe()
-	facts, _ := gatefacts.Observe(in)
-	if !facts.GPUs || s.kept.Record.By != "" || s.inUseAtStart(ctx) {
-		return
-	}
-	_ = s.deps.Node.AwaitGateTaint(ctx, nodeapi.GateTaint{Key: settings.TaintKey, Wanted: true}) // Only the end of ctx is an error.
 }
 
 // Before returns a function that calls begin when devices may be advertised.

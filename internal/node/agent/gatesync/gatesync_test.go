@@ -352,6 +352,21 @@ func TestAPIAway(t *testing.T) {
 	})
 }
 
+// TestRefusedTaint: an agent that waits for the taint follows a change of the settings, after which the API server refuses it.
+func TestRefusedTaint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.away = true
+		_, stop := w.start(t)
+		time.Sleep(time.Minute)
+		w.change(func() { w.settings.Mode = v1alpha1.GateReport })
+		time.Sleep(taintWithin)
+		settled()
+		w.want(t, "advertised", untainted, "ready false Held")
+		stop()
+	})
+}
+
 // TestTimeout: the time without an operator goes on in the next agent, and a pod ends it.
 func TestTimeout(t *testing.T) {
 	for name, opens := range map[string]bool{"hold": false, "open": true} {
