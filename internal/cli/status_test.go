@@ -2,6 +2,7 @@ package cli
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,18 +39,18 @@ func statusClient(objects ...runtime.Object) *fake.FakeDynamicClient {
 func TestStatusWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := statusClient()
-		failing := false
+		var failing atomic.Bool
 		client.PrependReactor("list", "gpunodes", func(kubetesting.Action) (bool, runtime.Object, error) {
-			if failing {
+			if failing.Load() {
 				return true, nil, apierrors.NewServiceUnavailable("the API server starts")
 			}
 			return false, nil, nil
 		})
 		go func() {
 			time.Sleep(2500 * time.Millisecond)
-			failing = true
+			failing.Store(true)
 			time.Sleep(time.Second)
-			failing = false
+			failing.Store(false)
 			if err := client.Tracker().Add(gateNode("node-a", v1alpha1.GateStatus{State: v1alpha1.GateHeld, Message: "the pod is made"})); err != nil {
 				t.Error(err)
 			}
