@@ -40,6 +40,10 @@ type sharedCluster struct {
 }
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		kubectl()
+		return
+	}
 	began := time.Now()
 	code := m.Run()
 	if shared.cluster != nil && shared.err == nil {
