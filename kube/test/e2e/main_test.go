@@ -40,6 +40,7 @@ type sharedCluster struct {
 }
 
 func TestMain(m *testing.M) {
+	// For the commands of documents.
 	if filepath.Base(os.Args[0]) == "kubectl" {
 		kubectl()
 		return

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,9 +35,24 @@ type documented struct {
 	// skip says why it is not run.
 	skip string
 	// before makes what the command needs, and the document does not make by a command.
-	before func(*testing.T, *gated)
+	before func(*testing.T, *documentCluster)
 	// want is a regular expression of what it prints.
 	want string
+}
+
+// documentCluster is the cluster on which the commands are run.
+type documentCluster struct {
+	*gated
+	// since is when the programs of the release began that runs now.
+	since time.Time
+}
+
+// checkRefused fails the test when the API server refused something to a program of the release.
+func (g *documentCluster) checkRefused(t *testing.T) {
+	t.Helper()
+	if found, err := denials(g.Cluster, g.since); err != nil || len(found) > 0 {
+		t.Errorf("the API server refused %d requests of Berth's programs, %v:\n%s", len(found), err, strings.Join(found, "\n"))
+	}
 }
 
 // documentedSection has the commands of a section of a document, in its order.
@@ -92,7 +108,7 @@ func documentedSections() []documentedSection {
 			{command: "berth quota -n team-a", want: quotaUsed},
 		}},
 		{installDocument, "Uninstall", []documented{
-			{command: "berth uninstall --all", want: `(?s)Go on\? \[y/N\].*node-0`},
+			{command: "berth uninstall --all", want: `(?s)Go on\? \[y/N\].*\nBerth is removed; now run: helm uninstall berth -n berth-system\n$`},
 			{command: "helm uninstall berth --namespace berth-system", want: `release "berth" uninstalled`},
 		}},
 		{installDocument, "Without Helm", []documented{
@@ -100,7 +116,7 @@ func documentedSections() []documentedSection {
 			{command: "kubectl create namespace berth-system"},
 			{command: "kubectl apply --server-side -f berth.yaml", want: `(?m)^daemonset.*/berth-agent serverside-applied$`},
 			{command: "berth status --wait 10m", want: validated},
-			{command: "berth uninstall --all", want: `(?s)Go on\? \[y/N\].*node-0`},
+			{command: "berth uninstall --all", want: `(?s)Go on\? \[y/N\].*\nBerth is removed\n$`},
 			{command: "kubectl delete --ignore-not-found -f berth.yaml"},
 		}},
 	}
@@ -171,9 +187,9 @@ func TestOperateDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gated{&installed{Cluster: c, gpus: int64(len(hardware(t, c.Nodes()[0].SimDir()).GPUs))}, api}
+	g := &documentCluster{gated: &gated{&installed{Cluster: c, gpus: int64(len(hardware(t, c.Nodes()[0].SimDir()).GPUs))}, api}}
 	before := g.everything(t)
-	shell := newDocumentShell(t, g)
+	shell := newDocumentShell(t, g.gated)
 	for _, section := range documentedSections() {
 		for _, c := range section.commands {
 			if c.skip != "" {
@@ -186,6 +202,7 @@ func TestOperateDocs(t *testing.T) {
 			shell.run(t, section, c)
 		}
 	}
+	g.checkRefused(t)
 	waitUntil(t, time.Minute, "everything of Berth is gone", func(context.Context) error {
 		left := slices.DeleteFunc(more(before, g.everything(t)), func(name string) bool { return ofUsers(name) || strings.Contains(name, "team-a") })
 		if len(left) > 0 {
@@ -259,21 +276,31 @@ func (s *documentShell) run(t *testing.T, section documentedSection, c documente
 	t.Logf("%5.1f s  %s\n%s", time.Since(began).Seconds(), c.command, out)
 }
 
-// removeRelease makes room for another installation: the document shows two ways to install.
-func removeRelease(t *testing.T, g *gated) {
+// removeRelease removes the release, since the document shows two ways to install. Helm removes the rights of the programs before they have
+// ended, so what the API server refuses then is no defect.
+func removeRelease(t *testing.T, g *documentCluster) {
 	t.Helper()
+	g.checkRefused(t)
 	if _, err := g.Helm(timeout(t, time.Minute), nil, "uninstall", "berth", "--namespace", agentNamespace, "--wait"); err != nil {
 		t.Fatal(err)
 	}
+	waitUntil(t, time.Minute, "the programs have ended", func(ctx context.Context) error {
+		pods, err := g.Client().CoreV1().Pods(agentNamespace).List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d pods are left", len(pods.Items))
+		}
+		return err
+	})
+	g.since = time.Now()
 }
 
-func waitValidated(t *testing.T, g *gated) {
+func waitValidated(t *testing.T, g *documentCluster) {
 	t.Helper()
 	g.waitGate(t, g.Nodes()[0].Name(), v1alpha1.GateValidated, "", time.Minute)
 }
 
 // cordon keeps pods of users and of validations away from the node, or no longer.
-func (g *gated) cordon(t *testing.T, on bool) {
+func (g *documentCluster) cordon(t *testing.T, on bool) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%v}}`, on)
 	if _, err := g.Client().CoreV1().Nodes().Patch(t.Context(), g.Nodes()[0].Name(), types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
@@ -282,7 +309,7 @@ func (g *gated) cordon(t *testing.T, on bool) {
 }
 
 // holdNode makes the node wait for its validation, whose pod the scheduler binds to no node.
-func holdNode(t *testing.T, g *gated) {
+func holdNode(t *testing.T, g *documentCluster) {
 	t.Helper()
 	g.cordon(t, true)
 	g.forget(t, g.Nodes()[0])
@@ -296,7 +323,7 @@ func holdNode(t *testing.T, g *gated) {
 }
 
 // makeTeam opens the node and makes the namespace of the example.
-func makeTeam(t *testing.T, g *gated) {
+func makeTeam(t *testing.T, g *documentCluster) {
 	t.Helper()
 	g.cordon(t, false)
 	waitValidated(t, g)
@@ -307,7 +334,7 @@ func makeTeam(t *testing.T, g *gated) {
 }
 
 // useQuota waits until the API server counts the names of the quota, and runs a pod with a GPU.
-func useQuota(t *testing.T, g *gated) {
+func useQuota(t *testing.T, g *documentCluster) {
 	t.Helper()
 	waitUntil(t, time.Minute, "the quota is counted", func(ctx context.Context) error {
 		quota, err := g.Client().CoreV1().ResourceQuotas(quotaNamespace).Get(ctx, "gpu-quota-team-a", metav1.GetOptions{})
@@ -325,7 +352,7 @@ func useQuota(t *testing.T, g *gated) {
 }
 
 // removeNamespace removes what both removals leave: the document goes on for a cluster that has no namespace of Berth.
-func removeNamespace(t *testing.T, g *gated) {
+func removeNamespace(t *testing.T, g *documentCluster) {
 	t.Helper()
 	namespaces := g.Client().CoreV1().Namespaces()
 	if err := namespaces.Delete(t.Context(), agentNamespace, metav1.DeleteOptions{}); err != nil {
@@ -333,7 +360,7 @@ func removeNamespace(t *testing.T, g *gated) {
 	}
 	waitUntil(t, time.Minute, "the namespace is gone", func(ctx context.Context) error {
 		if _, err := namespaces.Get(ctx, agentNamespace, metav1.GetOptions{}); err == nil {
-			return fmt.Errorf("it is there")
+			return errors.New("it is there")
 		}
 		return nil
 	})
