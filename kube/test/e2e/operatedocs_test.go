@@ -204,7 +204,9 @@ func TestOperateDocs(t *testing.T) {
 	}
 	g.checkRefused(t)
 	waitUntil(t, time.Minute, "everything of Berth is gone", func(context.Context) error {
-		left := slices.DeleteFunc(more(before, g.everything(t)), func(name string) bool { return ofUsers(name) || strings.Contains(name, "team-a") })
+		left := slices.DeleteFunc(more(before, g.everything(t)), func(name string) bool {
+			return ofUsers(strings.Replace(name, quotaNamespace, agentNamespace, 1))
+		})
 		if len(left) > 0 {
 			return fmt.Errorf("left: %v", left)
 		}
