@@ -40,6 +40,11 @@ type sharedCluster struct {
 }
 
 func TestMain(m *testing.M) {
+	// For the commands of documents.
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		kubectl()
+		return
+	}
 	began := time.Now()
 	code := m.Run()
 	if shared.cluster != nil && shared.err == nil {
