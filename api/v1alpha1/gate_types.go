@@ -25,7 +25,7 @@ const (
 
 // GateMode is what the gate does while a node is not validated.
 //
-// +kubebuilder:validation:Enum=enforce;report;off
+// +kubebuilder:validation:Enum=enforce;report;disabled
 type GateMode string
 
 // The modes.
@@ -34,8 +34,8 @@ const (
 	GateEnforce GateMode = "enforce"
 	// GateReport: the state is reported, and there is no taint.
 	GateReport GateMode = "report"
-	// GateOff: there is no gate, and nothing is reported.
-	GateOff GateMode = "off"
+	// GateDisabled: there is no gate, and nothing is reported.
+	GateDisabled GateMode = "disabled"
 )
 
 // GateTimeout is what the gate does when no operator has validated the node in time.

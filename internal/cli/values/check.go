@@ -357,7 +357,7 @@ func (c *checker) gate(values *Values) {
 	if values.Gate.TaintKey == nodeapi.TaintUnhealthy {
 		c.add("gate.taintKey", values.Gate.TaintKey+" is the taint of unhealthy GPUs", "choose another key, or leave the default")
 	}
-	if mode := values.Gate.Mode; mode == v1alpha1.GateReport || mode == v1alpha1.GateOff {
+	if mode := values.Gate.Mode; mode == v1alpha1.GateReport || mode == v1alpha1.GateDisabled {
 		for _, key := range []string{"taintKey", "timeout", "onTimeout"} {
 			if _, ok := c.given("gate", key); ok {
 				c.warn("gate."+key, fmt.Sprintf("has no effect while gate.mode is %s", mode), "remove it, or set gate.mode to enforce")

@@ -121,8 +121,8 @@ type Agent struct {
 
 // Gate keeps pods away from a node with GPUs until it is validated.
 type Gate struct {
-	// Mode is enforce, report (no taint, only the state) or off.
-	Mode v1alpha1.GateMode `json:"mode,omitempty" jsonschema:"enum=enforce,enum=report,enum=off"`
+	// Mode is enforce, report (no taint, only the state) or disabled.
+	Mode v1alpha1.GateMode `json:"mode,omitempty" jsonschema:"enum=enforce,enum=report,enum=disabled"`
 	// TaintKey is the key of the taint, whose effect is NoSchedule.
 	TaintKey string `json:"taintKey,omitempty" jsonschema:"pattern=^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$,maxLength=317"`
 	// Timeout is how long a node waits for an operator, such as 10m.
@@ -175,6 +175,8 @@ type Policies struct {
 	OwnNode bool `json:"ownNode,omitempty"`
 	// PrivilegedPods lets nobody but the DaemonSet controller create privileged pods in the release's namespace.
 	PrivilegedPods bool `json:"privilegedPods,omitempty"`
+	// Operator limits the writes of the operator to the ResourceQuotas, pods and ResourceClaims that it makes.
+	Operator bool `json:"operator,omitempty"`
 	// ClaimConfig refuses a wrong GPUClaimConfig where it is written.
 	ClaimConfig bool `json:"claimConfig,omitempty"`
 	// QuotaNames warns of names in a ResourceQuota that are never counted.

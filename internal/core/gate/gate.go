@@ -45,9 +45,9 @@ type Mode string
 
 // The modes.
 const (
-	Enforce Mode = "enforce"
-	Report  Mode = "report"
-	Off     Mode = "off"
+	Enforce  Mode = "enforce"
+	Report   Mode = "report"
+	Disabled Mode = "disabled"
 )
 
 // By is who validated the node.
@@ -128,7 +128,7 @@ type Decision struct {
 // Decide returns the state of a node.
 func Decide(s Settings, f Facts, record Record) Decision {
 	record = record.with(f)
-	if s.Mode == Off || !f.GPUs {
+	if s.Mode == Disabled || !f.GPUs {
 		return Decision{Record: record}
 	}
 	d := Decision{Record: record}

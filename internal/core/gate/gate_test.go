@@ -21,7 +21,7 @@ func TestDecide(t *testing.T) {
 		want     Decision
 	}{
 		"a node without GPUs": {enforce, Facts{Driver: stop("DRIVER_MISSING")}, Record{}, Decision{}},
-		"off":                 {Settings{Mode: Off}, Facts{GPUs: true, Driver: stop("DRIVER_MISSING")}, Record{}, Decision{}},
+		"off":                 {Settings{Mode: Disabled}, Facts{GPUs: true, Driver: stop("DRIVER_MISSING")}, Record{}, Decision{}},
 		"no driver": {enforce, Facts{GPUs: true, Driver: stop("DRIVER_MISSING"), Runtime: stop("RUNTIME_CDI_OFF")}, Record{},
 			Decision{State: Found, Stop: *stop("DRIVER_MISSING"), Tainted: true}},
 		"no CDI": {enforce, Facts{GPUs: true, Runtime: stop("RUNTIME_CDI_OFF"), Key: "k"}, Record{},
@@ -96,7 +96,7 @@ func TestDecideHolds(t *testing.T) {
 		stops := rapid.SampledFrom([]*Stop{nil, nil, nil, stop("A"), stop("B")})
 		keys := rapid.SampledFrom([]string{"", "k", "k", "k2"})
 		settings := Settings{
-			Mode: rapid.SampledFrom([]Mode{Enforce, Enforce, Report, Off}).Draw(t, "mode"), Timeout: time.Minute, Opens: rapid.Bool().Draw(t, "opens"),
+			Mode: rapid.SampledFrom([]Mode{Enforce, Enforce, Report, Disabled}).Draw(t, "mode"), Timeout: time.Minute, Opens: rapid.Bool().Draw(t, "opens"),
 		}
 		var record Record
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
@@ -112,7 +112,7 @@ func TestDecideHolds(t *testing.T) {
 			passed := f.Outcome != nil && f.Outcome.Failed == nil && f.Outcome.Key == f.Key && f.Key != ""
 			failed := f.Outcome != nil && f.Outcome.Failed != nil && f.Outcome.Key == f.Key && f.Key != ""
 			switch {
-			case settings.Mode == Off || !f.GPUs:
+			case settings.Mode == Disabled || !f.GPUs:
 				if d.State != None || d.Tainted {
 					t.Fatalf("%+v: no gate is wanted: %+v", f, d)
 				}

@@ -50,7 +50,7 @@ func New(path string, serves bool, report func(source string, problems ...gpu.Ca
 // Settings returns the settings in force.
 func (s *File) Settings() v1alpha1.Gate {
 	if s.path == "" {
-		return v1alpha1.Gate{Mode: v1alpha1.GateOff}
+		return v1alpha1.Gate{Mode: v1alpha1.GateDisabled}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

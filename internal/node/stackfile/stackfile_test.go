@@ -42,7 +42,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	for _, off := range []*File{New("", true, nil), New(path, false, nil)} {
-		if got := off.Settings(); got.Mode != v1alpha1.GateOff {
+		if got := off.Settings(); got.Mode != v1alpha1.GateDisabled {
 			t.Errorf("settings %+v, want the gate off", got)
 		}
 	}

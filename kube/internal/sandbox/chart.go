@@ -65,7 +65,7 @@ func (c *Cluster) renderedValues() map[string]any {
 	values["rights"] = map[string]any{"dra": true, "nodeFeature": true, "taintUnhealthy": true}
 	values["configs"] = map[string]any{"default": nil}
 	// There is no operator that would validate the nodes.
-	values["gate"] = map[string]any{"mode": "off"}
+	values["gate"] = map[string]any{"mode": "disabled"}
 	values["mps"].(map[string]any)["enabled"] = true
 	return values
 }

@@ -144,8 +144,8 @@ func attempts() []attempt {
 		{"cordon own Node", false, true, own(`{"spec":{"unschedulable":true}}`)},
 		{"own provider", false, true, own(`{"spec":{"providerID":"x"}}`)},
 		{"a foreign taint", false, true, own(taint("example.com/x", "NoSchedule"))},
-		// The cluster of the tests is rendered with gate.mode off.
-		{"the gate's taint where the gate is off", false, true, own(`{"spec":{"taints":[{"key":"berth.dev/not-validated","value":"gpus-not-validated","effect":"NoSchedule"}]}}`)},
+		// The cluster of the tests is rendered with gate.mode disabled.
+		{"the gate's taint where the gate is disabled", false, true, own(`{"spec":{"taints":[{"key":"berth.dev/not-validated","value":"gpus-not-validated","effect":"NoSchedule"}]}}`)},
 		{"the gate's taint that evicts", false, true, own(taint("berth.dev/not-validated", "NoExecute"))},
 		{"the gate's value with another key", false, true, own(`{"spec":{"taints":[{"key":"example.com/x","value":"gpus-not-validated","effect":"NoSchedule"}]}}`)},
 		{"another Node's condition of the gate", false, true, other(condition("GPUsReady"), "status")},

@@ -359,7 +359,7 @@ func everyOtherValue() map[string]any {
 			"second": map[string]any{"migStrategy": "single"}},
 		"gate":          map[string]any{"mode": "report", "timeout": "5m", "onTimeout": "open"},
 		"rights":        map[string]any{"dra": false, "nodeFeature": true, "taintUnhealthy": true, "migConfigMap": "default/layouts"},
-		"policies":      map[string]any{"ownNode": false, "privilegedPods": false, "claimConfig": false, "quotaNames": false, "shareNames": false},
+		"policies":      map[string]any{"ownNode": false, "privilegedPods": false, "operator": false, "claimConfig": false, "quotaNames": false, "shareNames": false},
 		"networkPolicy": map[string]any{"enabled": true, "apiServerCIDRs": []any{"10.96.0.1/32"}, "apiServerPorts": []any{443}},
 		"criticalPods":  map[string]any{"quota": true, "pods": 50},
 		"dashboard":     map[string]any{"enabled": true},

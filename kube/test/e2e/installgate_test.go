@@ -255,6 +255,8 @@ type defect struct {
 	name  string
 	fault sim.Fault
 	clear string
+	// make makes a defect of the node itself, and returns what repairs it; nil for a fault of the hardware.
+	make func(*testing.T, sandbox.Node) (repair func())
 	// seen is true for a defect that a validated node shows too.
 	seen  bool
 	state v1alpha1.GateState
@@ -264,16 +266,18 @@ type defect struct {
 // defects returns those that are injected: three, and all with BERTH_SOAK=1.
 func defects() []defect {
 	all := []defect{
-		{"no driver", sim.Fault{DriverGone: true}, sim.ClearDriver, true, v1alpha1.GateFound, "DRIVER_MISSING"},
-		{"cuInit fails", sim.Fault{CUDA: "cuInit=999"}, sim.ClearDriver, false, v1alpha1.GateHeld, "VALIDATE_CUDA_INIT"},
-		{"one dead GPU of eight", sim.Fault{GPU: "3", Lost: true}, "3", false, v1alpha1.GateFound, "XID79"},
-		{"fewer devices than offered", sim.Fault{CUDA: "count=-1"}, sim.ClearDriver, false, v1alpha1.GateHeld, "VALIDATE_COUNT"},
-		{"wrong sums", sim.Fault{CUDA: "wrong"}, sim.ClearDriver, false, v1alpha1.GateHeld, "VALIDATE_COMPUTE"},
-		{"wrong sums of one GPU", sim.Fault{GPU: "5", CUDA: "wrong"}, "5", false, v1alpha1.GateHeld, "VALIDATE_COMPUTE"},
-		{"no memory", sim.Fault{GPU: "1", CUDA: "cuMemAlloc_v2=2"}, "1", false, v1alpha1.GateHeld, "VALIDATE_COMPUTE"},
-		{"libcuda of another version", sim.Fault{CUDA: "cuInit=803"}, sim.ClearDriver, false, v1alpha1.GateHeld, "VALIDATE_VERSION"},
-		{"a GPU off the bus", sim.Fault{GPU: "2", OffBus: true}, "2", false, v1alpha1.GateFound, "XID79"},
-		{"a GPU that needs a reset", sim.Fault{GPU: "6", ECC: 1}, "6", false, v1alpha1.GateFound, "XID48"},
+		{"no driver", sim.Fault{DriverGone: true}, sim.ClearDriver, nil, true, v1alpha1.GateFound, "DRIVER_MISSING"},
+		{"cuInit fails", sim.Fault{CUDA: "cuInit=999"}, sim.ClearDriver, nil, false, v1alpha1.GateHeld, "VALIDATE_CUDA_INIT"},
+		{"one dead GPU of eight", sim.Fault{GPU: "3", Lost: true}, "3", nil, false, v1alpha1.GateFound, "XID79"},
+		{"fewer devices than offered", sim.Fault{CUDA: "count=-1"}, sim.ClearDriver, nil, false, v1alpha1.GateHeld, "VALIDATE_COUNT"},
+		{"wrong sums", sim.Fault{CUDA: "wrong"}, sim.ClearDriver, nil, false, v1alpha1.GateHeld, "VALIDATE_COMPUTE"},
+		{"wrong sums of one GPU", sim.Fault{GPU: "5", CUDA: "wrong"}, "5", nil, false, v1alpha1.GateHeld, "VALIDATE_COMPUTE"},
+		{"no memory", sim.Fault{GPU: "1", CUDA: "cuMemAlloc_v2=2"}, "1", nil, false, v1alpha1.GateHeld, "VALIDATE_COMPUTE"},
+		{"libcuda of another version", sim.Fault{CUDA: "cuInit=803"}, sim.ClearDriver, nil, false, v1alpha1.GateHeld, "VALIDATE_VERSION"},
+		{"a GPU off the bus", sim.Fault{GPU: "2", OffBus: true}, "2", nil, false, v1alpha1.GateFound, "XID79"},
+		{"a GPU that needs a reset", sim.Fault{GPU: "6", ECC: 1}, "6", nil, false, v1alpha1.GateFound, "XID48"},
+		{"CDI is off", sim.Fault{}, "", turnCDIOff, true, v1alpha1.GateDriverReady, "RUNTIME_CDI_OFF"},
+		{"a device node is missing", sim.Fault{}, "", removeDeviceNode, false, v1alpha1.GateRuntimeReady, "CDI_NODE_MISSING"},
 	}
 	if os.Getenv(envSoak) == "" {
 		return all[:3]
@@ -292,7 +296,14 @@ func testDefects(t *testing.T, g *gated) {
 	}
 	for _, d := range defects() {
 		t.Run(d.name, func(t *testing.T) {
-			if err := machine.Inject(d.fault); err != nil {
+			repair := func() {
+				if err := machine.Clear(d.clear); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d.make != nil {
+				repair = d.make(t, node)
+			} else if err := machine.Inject(d.fault); err != nil {
 				t.Fatal(err)
 			}
 			if !d.seen {
@@ -301,6 +312,8 @@ func testDefects(t *testing.T, g *gated) {
 				if now, err := g.gateOf(t.Context(), node.Name()); err != nil || now.State != v1alpha1.GateValidated {
 					t.Errorf("a validated node became %+v, %v", now, err)
 				}
+			}
+			if !d.seen || d.make != nil {
 				g.forget(t, node)
 			}
 			began := time.Now()
@@ -317,9 +330,7 @@ func testDefects(t *testing.T, g *gated) {
 			if other, err := g.gateOf(t.Context(), g.Nodes()[0].Name()); err != nil || other.State != v1alpha1.GateValidated {
 				t.Errorf("the other node is %+v, %v", other, err)
 			}
-			if err := machine.Clear(d.clear); err != nil {
-				t.Fatal(err)
-			}
+			repair()
 			fixed := time.Now()
 			g.waitGate(t, node.Name(), v1alpha1.GateValidated, "", time.Minute)
 			t.Logf("stopped as %s %s after %.1f s (%s); validated %.1f s after the repair", d.state, d.code, took.Seconds(), stopped.Message, time.Since(fixed).Seconds())

@@ -49,6 +49,7 @@ func TestOperateQuota(t *testing.T) {
 	t.Run("Claims", func(t *testing.T) { testQuotaOfClaims(t, i) })
 	t.Run("EditUndone", func(t *testing.T) { testQuotaEdit(t, i) })
 	t.Run("Wrong", func(t *testing.T) { testWrongQuota(t, i) })
+	t.Run("OperatorsToken", func(t *testing.T) { testOperatorWritesOnlyItsOwn(t, i) })
 	t.Run("NewNames", func(t *testing.T) { testQuotaFollows(t, i) })
 	t.Run("Deleted", func(t *testing.T) {
 		if err := c.Client().Discovery().RESTClient().Delete().AbsPath("/apis/berth.dev/v1alpha1/gpuquotas/team").Do(t.Context()).Error(); err != nil {

@@ -408,7 +408,7 @@ func TestSettings(t *testing.T) {
 		w.want(t, "taint example.com/wait true")
 		w.change(func() { w.settings.Mode = v1alpha1.GateReport })
 		w.want(t, "taint example.com/wait false")
-		w.change(func() { w.settings.Mode = v1alpha1.GateOff })
+		w.change(func() { w.settings.Mode = v1alpha1.GateDisabled })
 		w.want(t, "ready false ")
 		if s.Status() != nil {
 			t.Errorf("status %+v of a gate that is off", s.Status())
