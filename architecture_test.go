@@ -133,7 +133,7 @@ var rules = []rule{
 	{packages: "internal/node/ledger", berth: []string{"internal/core/", "internal/node/signal"}, others: []string{"github.com/google/renameio/", "golang.org/x/sys/", "k8s.io/utils/clock"}},
 	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/stackfile", berth: []string{"api/", "internal/core/gpu"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/validationfiles", berth: []string{"internal/core/gate"}, others: []string{"github.com/google/renameio/"}},
+	{packages: "internal/node/validationfiles", berth: []string{"internal/core/gate", "internal/hardware/hostpath"}, others: []string{"github.com/google/renameio/"}},
 	{packages: "internal/node/openers", berth: []string{"internal/core/gpu", "internal/node/kubelet"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/migsync", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/core/mig/migtest", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/migwants", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/reset", berth: []string{"api/", "internal/core/gpu", "internal/node/ledger", "internal/node/openers", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},

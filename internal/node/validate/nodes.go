@@ -169,7 +169,7 @@ func (r *run) otherGPUs(own []int) ([]int, error) {
 	for _, folder := range folders {
 		text, err := r.Files.Read(path.Join(gpusFolder, folder, "information"))
 		if err != nil {
-			continue // a GPU that was removed meanwhile
+			continue // a GPU that was removed since
 		}
 		if match := deviceMinor.FindStringSubmatch(text); match != nil {
 			if minor, err := strconv.Atoi(match[1]); err == nil && !slices.Contains(own, minor) {

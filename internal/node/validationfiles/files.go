@@ -16,6 +16,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/berth-gpu/berth/internal/core/gate"
+	"github.com/berth-gpu/berth/internal/hardware/hostpath"
 )
 
 // mark is the first line of each file, by which it is known as Berth's. Shells read the files; to them it is a comment.
@@ -67,8 +68,13 @@ func In(dir, driverRoot string) func(gate.State) error {
 	return func(state gate.State) error { return Bring(dir, driverRoot, state) }
 }
 
-// Remove removes the files of a directory.
-func Remove(dir string) error { return Bring(dir, "", gate.None) }
+// Dir is where the chart lets the agent write them, on the host.
+const Dir = "/run/nvidia/validations"
+
+// Remove removes the files from Dir of a host, whose root this process has at hostRoot.
+func Remove(hostRoot string) error {
+	return Bring(hostpath.New(hostRoot).Resolve(Dir), "", gate.None)
+}
 
 // content is what NVIDIA's validator writes into a file: the locations of the driver, as variables of a shell, into driver-ready, and
 // nothing into the others.

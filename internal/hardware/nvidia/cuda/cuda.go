@@ -24,7 +24,7 @@ import (
 // LibraryName is the name under which programs load the library.
 const LibraryName = "libcuda.so.1"
 
-// Library is a loaded libcuda.so.1. One call is made at a time; File and Calling may be called meanwhile.
+// Library is a loaded libcuda.so.1. One call is made at a time; File and Calling may be called at the same time.
 type Library struct{ c *C.berth_cuda }
 
 // Open loads a library: a path, or a name that the dynamic loader looks up.

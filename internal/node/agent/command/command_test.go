@@ -21,12 +21,14 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
+	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
 // TestMain lets the test binary replace the driver's programs.
@@ -202,6 +204,11 @@ func TestUninstallOnHost(t *testing.T) {
 	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
 		t.Fatal(err)
 	}
+	validations := filepath.Join(root, validationfiles.Dir)
+	if err := errors.Join(os.MkdirAll(validations, 0o755), os.WriteFile(filepath.Join(validations, "toolkit-ready"), nil, 0o600),
+		validationfiles.Bring(validations, "/", gate.Validated)); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	command := func(args ...string) error {
@@ -222,7 +229,10 @@ func TestUninstallOnHost(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	for _, gone := range []string{"run/cdi/k8s.berth.dev-gpu.json", "opt/berth", "run/berth", "var/lib/berth"} {
+	if _, err := os.Stat(filepath.Join(validations, "toolkit-ready")); err != nil {
+		t.Errorf("the file of another program: %v", err)
+	}
+	for _, gone := range []string{"run/nvidia/validations/cuda-ready", "run/cdi/k8s.berth.dev-gpu.json", "opt/berth", "run/berth", "var/lib/berth"} {
 		if _, err := os.Lstat(filepath.Join(root, gone)); err == nil {
 			t.Errorf("%s is left", gone)
 		}

@@ -36,6 +36,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/pages"
+	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
 func newUninstallCommand(o *flags.Flags) *cobra.Command {
@@ -110,6 +111,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
 		{"ledger in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"journals and last good configuration in " + config.PersistentDir, func() error { return removePersistent(config.PersistentDir) }},
+		{"validation files in " + validationfiles.Dir, func() error { return validationfiles.Remove(config.HostRoot) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 	}
 	if api != nil {

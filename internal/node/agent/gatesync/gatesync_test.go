@@ -211,7 +211,7 @@ func (w *world) want(t *testing.T, want ...string) {
 	w.log = nil
 }
 
-// TestValidation follows a node from its first agent to the end of its validation, with the pod that holds its devices meanwhile.
+// TestValidation follows a node from its first agent to the end of its validation, with the pod that holds its devices.
 func TestValidation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
