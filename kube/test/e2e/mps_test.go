@@ -133,7 +133,7 @@ func testMPS(t *testing.T, s *sharingRig) {
 		t.Errorf("the compute mode is %q, want %s", got, exclusiveProcess)
 	}
 	m.waitDevice(t, m.uuid, "how it is shared", advertisedAs(v1alpha1.DeviceOffer{
-		Resource: sharedResource, Sharing: "mps", Replicas: mpsReplicas, PinnedMemoryMiB: mpsMiB, ActiveThreadPercentage: mpsThreads,
+		Resource: sharedResource, Sharing: "mps", Replicas: mpsReplicas, PinnedMemoryMiB: mpsMiB, ActiveThreadPercentage: mpsThreads, RefusesMany: true,
 	}))
 	m.checkRefused(t, podWith("greedy", sharedResource, 2), "maximum request size for shared resources is 1")
 

@@ -459,7 +459,7 @@ gpus:
 		t.Errorf("the time slice of GPU 0 is %q, want long", got)
 	}
 	s.waitDevice(t, gpuInfos[0].UUID, "how it is shared", advertisedAs(v1alpha1.DeviceOffer{
-		Resource: sharedResource, Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long",
+		Resource: sharedResource, Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long", RefusesMany: true,
 	}))
 	s.checkRefused(t, podWith("greedy", sharedResource, 2), "maximum request size for shared resources is 1")
 
