@@ -57,7 +57,7 @@ type Deps struct {
 	Log                        *slog.Logger
 }
 
-// Run runs the controllers until the context ends. It returns a [definitions.NewerError] before it has written anything when the
+// Run waits for the API server and runs the controllers until the context ends. It returns a [definitions.NewerError] before it has written anything when the
 // cluster has a definition of a newer Berth, and when it gets one later.
 func Run(ctx context.Context, deps Deps) error {
 	known := runtime.NewScheme()
@@ -72,7 +72,7 @@ func Run(ctx context.Context, deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
-	if err := definitions.Check(ctx, direct); err != nil {
+	if err := awaitAPI(ctx, deps, func(ctx context.Context) error { return definitions.Check(ctx, direct) }); err != nil {
 		return err
 	}
 	lock, endEvents, err := newLock(deps, known)
