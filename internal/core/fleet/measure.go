@@ -35,10 +35,6 @@ type countMix struct {
 	weight []int64
 }
 
-// slack is how much of its mean share of CPU and memory a GPU can do without before it counts as stranded: with less than
-// slackNum/slackDen of it. A mix has pods with less than the mean, which use such a GPU.
-const slackNum, slackDen = 4, 5
-
 // NewMeasure returns the measure for a mix.
 func NewMeasure(mix Mix) *Measure {
 	m := &Measure{mix: slices.Clone(mix), models: map[string]*modelMix{}}
@@ -60,12 +56,12 @@ func NewMeasure(mix Mix) *Measure {
 	return m
 }
 
-// rate returns gpu/(slack x resource) times 2^32, or 0 where one of them is 0.
+// rate returns gpu/resource times 2^32, or 0 where one of them is 0.
 func rate(gpu, resource float64) uint64 {
 	if gpu == 0 || resource == 0 {
 		return 0
 	}
-	return uint64(min(gpu*slackDen/(resource*slackNum)*(1<<32), 1<<62))
+	return uint64(min(gpu/resource*(1<<32), 1<<62))
 }
 
 // Unit is what losses are multiplied by: the weight of the mix.
