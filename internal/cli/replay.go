@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/replay"
 )
 
-// mostUnplaced is how many shapes of unplaced pods are printed for a policy.
-const mostUnplaced = 8
+// mostUnplaced is how many shapes of unplaced pods are printed for the only policy, mostUnplacedOfSeveral for each of several.
+const mostUnplaced, mostUnplacedOfSeveral = 10, 3
 
 // maxInflate and maxSeeds bound a replay.
 const (
@@ -226,20 +226,24 @@ func replayText(w io.Writer, report *replay.Report) error {
 	if err := term.Table(w, head, rows); err != nil {
 		return err
 	}
+	most := mostUnplaced
+	if len(report.Results) > 1 {
+		most = mostUnplacedOfSeveral
+	}
 	for i := range report.Results {
-		printUnplaced(w, &report.Results[i])
+		printUnplaced(w, &report.Results[i], most)
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", replayplot.Text(report))
 	return err
 }
 
-func printUnplaced(w io.Writer, result *replay.Result) {
+func printUnplaced(w io.Writer, result *replay.Result, most int) {
 	if len(result.Unplaced) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\nUnplaced by %s, pods of a shape:\n", result.Policy)
 	for i, shape := range result.Unplaced {
-		if i == mostUnplaced {
+		if i == most {
 			fmt.Fprintf(w, "  and %d more shapes (-o json lists them)\n", len(result.Unplaced)-i)
 			return
 		}

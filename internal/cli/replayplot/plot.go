@@ -5,8 +5,11 @@ package replayplot
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/guptarohit/asciigraph"
 	"gonum.org/v1/plot"
@@ -45,10 +48,17 @@ func Text(report *replay.Report) string {
 	text := asciigraph.PlotMany(series, asciigraph.Width(textWidth), asciigraph.Height(textHeight), asciigraph.Precision(1), asciigraph.LowerBound(0),
 		asciigraph.Caption(fmt.Sprintf("GPUs not allocated, %% of the capacity, while %d to %d %% are requested", from, end)))
 	if len(names) > 1 {
-		text += fmt.Sprintf("\n(the lines from top to bottom end with those of the table; --plot FILE.svg draws them in colours: %d policies)", len(names))
+		order := slices.SortedStableFunc(slices.Values(report.Results), func(a, b replay.Result) int { return cmp.Compare(last(a), last(b)) })
+		for i := range order {
+			names[i] = order[i].Policy
+		}
+		text += "\nThe lines at the right end, from the top: " + strings.Join(names, ", ")
 	}
 	return text
 }
+
+// last is what is allocated at the end of a curve.
+func last(r replay.Result) float64 { return r.Curve[len(r.Curve)-1].Allocated }
 
 // Check returns an error for a file name whose ending is no format.
 func Check(file string) error {
