@@ -9,6 +9,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
+// policyStream separates the random numbers of a policy from others of the seed.
+const policyStream = 2
+
 // The published baselines normalise by the largest node of the openb cluster: 128 cores, 8 GPUs.
 const (
 	mostCPU = 128_000
