@@ -134,8 +134,8 @@ func compare(pairs ...int64) int {
 
 // fitting returns the weight of the shapes that need at most cpu.
 func (c *countMix) fitting(cpu int64) int64 {
-	for i := len(c.cpu) - 1; i >= 0; i-- {
-		if c.cpu[i] <= cpu {
+	for i, needed := range slices.Backward(c.cpu) {
+		if needed <= cpu {
 			return c.weight[i]
 		}
 	}
