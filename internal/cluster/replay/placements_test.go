@@ -145,3 +145,47 @@ func TestNodeOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestArrivals: all pods once, in another order for each seed; then copies of them while the sum stays within the limit.
+func TestArrivals(t *testing.T) {
+	pods := twentyPods()
+	sum := func(list []fleet.Shape) (total int64) {
+		for _, pod := range list {
+			total += pod.Demand()
+		}
+		return total
+	}
+	own := sum(pods)
+	for seed := range uint64(50) {
+		got := Arrivals(pods, own, 2.5, seed)
+		if diff := cmp.Diff(got, Arrivals(pods, own, 2.5, seed), sameModels); diff != "" {
+			t.Fatalf("seed %d is not reproducible:\n%s", seed, diff)
+		}
+		counts := map[fleet.Shape]int{}
+		for _, pod := range got[:len(pods)] {
+			counts[pod]++
+		}
+		for _, pod := range pods {
+			counts[pod]--
+		}
+		for shape, count := range counts {
+			if count != 0 {
+				t.Errorf("seed %d: %+d pods of %s among the first %d", seed, count, shape, len(pods))
+			}
+		}
+		if total, limit := sum(got), own*5/2; total > limit || total < limit-8*fleet.Whole {
+			t.Errorf("seed %d: %d requested; want at most %d, and less by one pod", seed, total, limit)
+		}
+		if slices.Equal(got, Arrivals(pods, own, 2.5, seed+1)) {
+			t.Errorf("seeds %d and %d give the same order", seed, seed+1)
+		}
+	}
+	if got := Arrivals(pods, 10, 1.3, 1); len(got) != len(pods) {
+		t.Errorf("%d pods of a list that requests more than the limit; want all %d", len(got), len(pods))
+	}
+	if got := Arrivals([]fleet.Shape{{CPU: 1}}, 10, 1.3, 1); len(got) != 1 {
+		t.Errorf("%d pods of a list without GPU; want 1", len(got))
+	}
+}
+
+var sameModels = cmp.Comparer(func(a, b fleet.ModelSet) bool { return a == b })

@@ -342,3 +342,46 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestUnusable: no pod is placed on a GPU that is degraded or gone, and a pod that is there can leave.
+func TestUnusable(t *testing.T) {
+	for _, state := range []State{Degraded, Gone} {
+		f, err := New([]Node{Empty("a", "T4", 8000, 8000, 2)}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		op := Op{0, GPUSet(0).With(0), Shape{GPUs: 1, Share: 500}}
+		if err := f.Place(op); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.SetState(0, 0, state); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Place(op); err == nil || f.Free().GPU != Whole {
+			t.Errorf("%v: %v, free %+v; want a refusal", state, err, f.Free())
+		}
+		if err := f.Remove(op); err != nil || f.Free().GPU != Whole {
+			t.Errorf("%v: %v, free %+v", state, err, f.Free())
+		}
+	}
+}
+
+// TestEndedCheckpoint: a checkpoint ends once.
+func TestEndedCheckpoint(t *testing.T) {
+	f, err := New(someNodes(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := f.Checkpoint()
+	f.Commit(ended)
+	for name, mark := range map[string]Mark{"never made": {}, "ended": ended} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a rollback to a checkpoint that was %s", name)
+				}
+			}()
+			f.Rollback(mark)
+		}()
+	}
+}
