@@ -44,6 +44,7 @@ var rules = []rule{
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/"}},
 	{packages: "internal/cli/fit", berth: []string{"api/"}, never: []string{"os", "net", "k8s.io/client-go/"}},
+	{packages: "internal/cli/replayplot", berth: []string{"internal/cluster/replay"}, others: []string{"github.com/guptarohit/asciigraph", "gonum.org/v1/plot"}, never: []string{"os", "net"}},
 	{packages: "internal/cli/uninstall", berth: []string{"api/", "internal/node/labels", "internal/node/nodeapi"}, never: []string{"os", "net", nvml}},
 	{packages: "internal/cli/usage", berth: []string{"internal/core/spelling"}, others: []string{"github.com/spf13/"}},
 	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/usage", "internal/cli/version", "internal/node/agent/command", "internal/cluster/operator/command", "internal/hardware/nvidia/cdihook"}},
@@ -57,6 +58,7 @@ var rules = []rule{
 
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
+	{packages: "internal/core/fleet", berth: none, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/gate", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/nodeop", berth: none},
@@ -147,6 +149,7 @@ var rules = []rule{
 	{packages: "internal/node/migapply", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
 
 	// Cluster: the concerns of the operator never import one another, nor the operator.
+	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},

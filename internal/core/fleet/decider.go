@@ -1,0 +1,142 @@
+package fleet
+
+// maxRows bounds the shapes of which the scores are kept.
+const maxRows = 1024
+
+// noFit is the score of a node on which a pod does not fit.
+const noFit = int32(-1)
+
+// Stats counts the work of a Decider.
+type Stats struct {
+	// Decisions counts the questions, Evaluations how often a node was checked for a shape, Scores how often the policy was
+	// asked.
+	Decisions, Evaluations, Scores uint64
+}
+
+// Decider chooses nodes by a policy. What it knows of a node for a shape it asks again only after the node has changed.
+type Decider struct {
+	fleet  *Fleet
+	policy Policy
+	scorer Scorer
+	rows   map[Shape]*row
+	stats  Stats
+}
+
+// row is what is known for a shape: for each node the generation at which it was asked, the score and the GPUs.
+type row struct {
+	generations []uint64
+	scores      []int32
+	gpus        []GPUSet
+	used        uint64
+}
+
+// NewDecider returns a decider for a fleet.
+func NewDecider(f *Fleet, policy Policy) *Decider {
+	return &Decider{fleet: f, policy: policy, scorer: policy.Scorer(f), rows: map[Shape]*row{}}
+}
+
+// Policy returns the policy.
+func (d *Decider) Policy() Policy { return d.policy }
+
+// Scorer returns the policy's scorer for the fleet.
+func (d *Decider) Scorer() Scorer { return d.scorer }
+
+// Fleet returns the fleet.
+func (d *Decider) Fleet() *Fleet { return d.fleet }
+
+// Stats returns the work since the beginning.
+func (d *Decider) Stats() Stats { return d.stats }
+
+// Best returns where a pod of shape s goes: the node with the highest score, the first one among equals. It places nothing.
+// The result is false if the pod fits nowhere.
+func (d *Decider) Best(s Shape) (Op, bool) {
+	r := d.row(s)
+	best, score := -1, noFit
+	for i, generation := range d.fleet.generations {
+		if r.generations[i] != generation {
+			d.evaluate(r, i, &s)
+		}
+		if r.scores[i] > score {
+			best, score = i, r.scores[i]
+		}
+	}
+	if best < 0 {
+		return Op{Node: -1}, false
+	}
+	return Op{Node: best, GPUs: r.gpus[best], Shape: s}, true
+}
+
+// Scores appends the score of each node for a pod of shape s, by index; a negative one says that it does not fit.
+func (d *Decider) Scores(s Shape, scores []int32) []int32 {
+	r := d.row(s)
+	for i, generation := range d.fleet.generations {
+		if r.generations[i] != generation {
+			d.evaluate(r, i, &s)
+		}
+	}
+	return append(scores, r.scores...)
+}
+
+// row returns what is known for a shape. A new one replaces the one that was not used for longest, if there are too many.
+func (d *Decider) row(s Shape) *row {
+	d.stats.Decisions++
+	r := d.rows[s]
+	if r == nil {
+		if len(d.rows) >= maxRows {
+			d.forget()
+		}
+		n := d.fleet.Len()
+		r = &row{generations: make([]uint64, n), scores: make([]int32, n), gpus: make([]GPUSet, n)}
+		d.rows[s] = r
+	}
+	r.used = d.stats.Decisions
+	return r
+}
+
+func (d *Decider) forget() {
+	var oldest Shape
+	age := ^uint64(0)
+	for shape, r := range d.rows {
+		if r.used < age {
+			oldest, age = shape, r.used
+		}
+	}
+	delete(d.rows, oldest)
+}
+
+func (d *Decider) evaluate(r *row, i int, s *Shape) {
+	n := &d.fleet.nodes[i]
+	d.stats.Evaluations++
+	r.generations[i] = n.generation
+	if !fits(n, s) {
+		r.scores[i] = noFit
+		return
+	}
+	d.stats.Scores++
+	r.scores[i], r.gpus[i] = d.scorer.Score(n, s)
+}
+
+// Plan says where pods would go if others were gone, all or none, and changes nothing. Of pods that do not all fit, the result
+// is those before the first that does not, which the explanation is about. The error is that of a pod that is not there to go.
+func (d *Decider) Plan(gone []Op, pods []Shape) ([]Op, *Explanation, error) {
+	mark := d.fleet.Checkpoint()
+	defer d.fleet.Rollback(mark)
+	for _, op := range gone {
+		if err := d.fleet.Remove(op); err != nil {
+			return nil, nil, err
+		}
+	}
+	var placements []Op
+	for _, pod := range pods {
+		op, ok := d.Best(pod)
+		if !ok {
+			why := d.fleet.Explain(pod)
+			return placements, &why, nil
+		}
+		if err := d.fleet.Place(op); err != nil {
+			return placements, nil, err
+		}
+		placements = append(placements, op)
+	}
+	return placements, nil, nil
+}

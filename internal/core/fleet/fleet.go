@@ -1,0 +1,247 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"slices"
+)
+
+// Op is a pod on a node: what Place adds and Remove takes away.
+type Op struct {
+	// Node is the index of the node.
+	Node int
+	// GPUs are those of which the pod has its share.
+	GPUs  GPUSet
+	Shape Shape
+}
+
+// Totals are sums over a fleet: CPU in thousandths of a core, memory in MiB, GPUs in thousandths.
+type Totals struct{ CPU, Memory, GPU int64 }
+
+// Fleet is a set of nodes with what is free on them, and a log of operations that can be undone.
+type Fleet struct {
+	nodes       []Node
+	generations []uint64 // of the nodes, one after another, for the Decider
+	byName      map[string]int
+	capacity    Totals
+	free        Totals // of GPUs what is free on usable ones
+	counter     uint64
+	log         []entry
+	open        int
+}
+
+// entry undoes an operation.
+type entry struct {
+	node       int
+	generation uint64
+	kind       kind
+	op         Op
+	gpu        int
+	state      State
+}
+
+type kind uint8
+
+const (
+	placed kind = iota
+	removed
+	stateSet
+)
+
+// order is the place of a node among equals: it depends on its name and the seed alone.
+func order(name string, seed uint64) uint64 {
+	hash := fnv.New64a()
+	hash.Write([]byte(name)) // never fails
+	// FNV leaves similar names close to each other; these steps (SplitMix64) spread them.
+	x := hash.Sum64() + seed*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// New returns a fleet of copies of the nodes, in the order in which ties go to them. That order depends on the names and the
+// seed, not on the order of the list.
+func New(nodes []Node, seed uint64) (*Fleet, error) {
+	f := &Fleet{nodes: slices.Clone(nodes), byName: make(map[string]int, len(nodes)), generations: make([]uint64, len(nodes)), counter: 1}
+	slices.SortFunc(f.nodes, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(order(a.Name, seed), order(b.Name, seed)), cmp.Compare(a.Name, b.Name))
+	})
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		if err := n.validate(); err != nil {
+			return nil, err
+		}
+		if _, double := f.byName[n.Name]; double {
+			return nil, fmt.Errorf("node %s is listed twice; want each name once", n.Name)
+		}
+		n.GPUs = slices.Clone(n.GPUs)
+		n.index, n.generation = i, f.counter
+		f.generations[i], f.byName[n.Name] = f.counter, i
+		f.capacity.CPU += n.CPU
+		f.capacity.Memory += n.Memory
+		f.capacity.GPU += int64(len(n.GPUs)) * Whole
+		f.free.CPU += n.FreeCPU
+		f.free.Memory += n.FreeMemory
+		f.free.GPU += n.Idle()
+	}
+	return f, nil
+}
+
+// Len returns the number of nodes.
+func (f *Fleet) Len() int { return len(f.nodes) }
+
+// Node returns node i, to read.
+func (f *Fleet) Node(i int) *Node { return &f.nodes[i] }
+
+// Find returns the index of the node with that name.
+func (f *Fleet) Find(name string) (int, bool) {
+	i, ok := f.byName[name]
+	return i, ok
+}
+
+// Capacity returns what the nodes have in all; GPUs count whatever their state.
+func (f *Fleet) Capacity() Totals { return f.capacity }
+
+// Free returns what no pod has; of GPUs what is free on usable ones.
+func (f *Fleet) Free() Totals { return f.free }
+
+// Place puts a pod on a node. It returns an error, and changes nothing, if it does not fit there.
+func (f *Fleet) Place(op Op) error {
+	if err := f.check(op); err != nil {
+		return fmt.Errorf("place a pod: %w", err)
+	}
+	n := &f.nodes[op.Node]
+	if n.FreeCPU < op.Shape.CPU || n.FreeMemory < op.Shape.Memory || !op.Shape.Models.Allows(n.Model) && op.Shape.GPUs > 0 {
+		return fmt.Errorf("place a pod on %s: %s", n.Name, Fit(n, op.Shape))
+	}
+	for i := range op.GPUs.All() {
+		if g := n.GPUs[i]; g.State != Usable || g.Free < op.Shape.Share {
+			return fmt.Errorf("place a pod on %s: GPU %d is %v with %d thousandths free, the pod requests %d", n.Name, i, g.State, g.Free, op.Shape.Share)
+		}
+	}
+	f.record(entry{node: op.Node, kind: placed, op: op})
+	f.apply(op, -1)
+	return nil
+}
+
+// Remove takes a pod from a node. It returns an error, and changes nothing, if more would be free then than the node has.
+func (f *Fleet) Remove(op Op) error {
+	if err := f.check(op); err != nil {
+		return fmt.Errorf("remove a pod: %w", err)
+	}
+	n := &f.nodes[op.Node]
+	if n.FreeCPU+op.Shape.CPU > n.CPU || n.FreeMemory+op.Shape.Memory > n.Memory {
+		return fmt.Errorf("remove a pod from %s: %s are free, and the pod has %s; want at most what the node has", n.Name, Shape{CPU: n.FreeCPU, Memory: n.FreeMemory}, op.Shape)
+	}
+	for i := range op.GPUs.All() {
+		if free := n.GPUs[i].Free; free+op.Shape.Share > Whole {
+			return fmt.Errorf("remove a pod from %s: %d thousandths of GPU %d are free, and the pod has %d", n.Name, free, i, op.Shape.Share)
+		}
+	}
+	f.record(entry{node: op.Node, kind: removed, op: op})
+	f.apply(op, 1)
+	return nil
+}
+
+// SetState says whether a GPU can be given to new pods.
+func (f *Fleet) SetState(node, gpu int, state State) error {
+	if node < 0 || node >= len(f.nodes) || gpu < 0 || gpu >= len(f.nodes[node].GPUs) || state > Gone {
+		return fmt.Errorf("set the state of GPU %d of node %d to %v: no such node, GPU or state", gpu, node, state)
+	}
+	f.record(entry{node: node, kind: stateSet, gpu: gpu, state: f.nodes[node].GPUs[gpu].State})
+	f.setState(node, gpu, state)
+	return nil
+}
+
+// check returns an error for an operation that no node can have.
+func (f *Fleet) check(op Op) error {
+	if err := op.Shape.Validate(); err != nil {
+		return err
+	}
+	if op.Node < 0 || op.Node >= len(f.nodes) {
+		return fmt.Errorf("node %d; want 0 to %d", op.Node, len(f.nodes)-1)
+	}
+	n := &f.nodes[op.Node]
+	if op.GPUs.Len() != int(op.Shape.GPUs) || len(n.GPUs) < MaxGPUs && op.GPUs>>uint(len(n.GPUs)) != 0 {
+		return fmt.Errorf("GPUs %b of the %d of %s; want %d of them", op.GPUs, len(n.GPUs), n.Name, op.Shape.GPUs)
+	}
+	return nil
+}
+
+// record logs how to undo an operation that is about to be applied, and gives the node a new generation.
+func (f *Fleet) record(e entry) {
+	n := &f.nodes[e.node]
+	e.generation = n.generation
+	if f.open > 0 {
+		f.log = append(f.log, e)
+	}
+	f.counter++
+	n.generation, f.generations[e.node] = f.counter, f.counter
+}
+
+// apply adds a pod's request, times sign, to what is free.
+func (f *Fleet) apply(op Op, sign int64) {
+	n := &f.nodes[op.Node]
+	n.FreeCPU += sign * op.Shape.CPU
+	n.FreeMemory += sign * op.Shape.Memory
+	f.free.CPU += sign * op.Shape.CPU
+	f.free.Memory += sign * op.Shape.Memory
+	for i := range op.GPUs.All() {
+		g := &n.GPUs[i]
+		g.Free += int32(sign) * op.Shape.Share
+		if g.State == Usable {
+			f.free.GPU += sign * int64(op.Shape.Share)
+		}
+	}
+}
+
+func (f *Fleet) setState(node, gpu int, state State) {
+	n := &f.nodes[node]
+	f.free.GPU -= n.Idle()
+	n.GPUs[gpu].State = state
+	f.free.GPU += n.Idle()
+}
+
+// Mark is a point in the log of operations.
+type Mark struct{ position, depth int }
+
+// Checkpoint begins to log operations. Rollback or Commit must end it; checkpoints can be nested.
+func (f *Fleet) Checkpoint() Mark {
+	f.open++
+	return Mark{len(f.log), f.open}
+}
+
+// Rollback undoes all operations since the checkpoint, and ends it and those that were made after it.
+func (f *Fleet) Rollback(m Mark) {
+	f.end(m)
+	for len(f.log) > m.position {
+		e := f.log[len(f.log)-1]
+		f.log = f.log[:len(f.log)-1]
+		switch e.kind {
+		case placed:
+			f.apply(e.op, 1)
+		case removed:
+			f.apply(e.op, -1)
+		case stateSet:
+			f.setState(e.node, e.gpu, e.state)
+		}
+		f.nodes[e.node].generation, f.generations[e.node] = e.generation, e.generation
+	}
+}
+
+// Commit keeps all operations since the checkpoint, and ends it and those that were made after it. An outer checkpoint can
+// still undo them.
+func (f *Fleet) Commit(m Mark) {
+	f.end(m)
+	if f.open == 0 {
+		f.log = f.log[:0]
+	}
+}
+
+func (f *Fleet) end(m Mark) {
+	if m.depth < 1 || m.depth > f.open {
+		panic(fmt.Sprintf("fleet: the checkpoint %d has ended; %d are open", m.depth, f.open))
+	}
+	f.open = m.depth - 1
+}
