@@ -158,7 +158,7 @@ type pluginReboots struct {
 	// resource is what each pod has one device of, and devices what the kubelet has when all plugins are registered.
 	resource string
 	devices  map[string]int
-	// check gets the pods that run again; after is called when all pods of a reboot are gone.
+	// check gets the pods before the first reboot, and those that run again after each; after is called when all pods of a reboot are gone.
 	check func(back []*corev1.Pod)
 	after func(round int)
 }
@@ -176,6 +176,9 @@ func (l *rebootLab) repeat(t *testing.T, o pluginReboots) {
 			pods = append(pods, l.onNode(podWith(fmt.Sprintf("plugin-%d-%d", i, n), o.resource, 1)))
 		}
 		pods = l.run(t, restarting(pods...)...)
+		if i == 0 {
+			o.check(pods)
+		}
 		r := l.rebootWith(t, pods, o.RebootOptions)
 		t.Logf("reboot %d: %d of %d pods run again, %d were refused%s, after %s", i+1, len(r.back), l.pods, len(r.refused), reasons(r.refused), ms(r.took))
 		o.check(r.back)
