@@ -176,6 +176,8 @@ make_images >/dev/null
 
 # The agent with an example vendor, for an end-to-end test.
 build kube berth-agent-stub ./test/berth-agent-stub
+# A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
+CGO_ENABLED=0 build kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
 # No -trimpath here, and cgo as by default: these programs stay on the machine that builds them, and so the linters and
 # the tests, which are built the same way, find most of Kubernetes compiled.

@@ -6,6 +6,7 @@ require (
 	github.com/berth-gpu/berth v0.0.0-00010101000000-000000000000
 	github.com/berth-gpu/berth/hack/images v0.0.0-00010101000000-000000000000
 	github.com/containerd/containerd/api v1.11.1
+	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/cadvisor/lib v0.60.5
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
@@ -63,7 +64,6 @@ require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/felixge/httpsnoop v1.0.4 // indirect
-	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect

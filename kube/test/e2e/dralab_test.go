@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,16 +27,19 @@ const allByDRA = plainConfig + `gpus:
   allocation: {api: dra}
 `
 
-// draLab is a lab of a node with 8 H100 and one with 8 A100, with the DeviceClasses of Berth.
+// draLab is a lab of a node with 8 H100 and one with 8 A100 unless a test asks for others, with the DeviceClasses of Berth.
 type draLab struct {
 	*lab
-	// other is the node with the A100.
+	// other is the second node.
 	other *rig
 }
 
 func newDRALab(t testing.TB, o sandbox.Options) *draLab {
 	t.Helper()
-	o.Nodes, o.Profile, o.NodeProfiles = 2, "h100x8", map[string]string{"node-1": "a100x8-80g"}
+	o.Nodes, o.Profile = 2, cmp.Or(o.Profile, "h100x8")
+	if o.NodeProfiles == nil {
+		o.NodeProfiles = map[string]string{"node-1": "a100x8-80g"}
+	}
 	if o.KubeletConfig == nil {
 		// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
 		o.KubeletConfig = map[string]any{"syncFrequency": "3s"}

@@ -28,32 +28,60 @@ type rebooted struct {
 	took time.Duration
 }
 
+// envReboots replaces the number of reboots of each subtest, to measure with fewer.
+const envReboots = "BERTH_REBOOTS"
+
+// rebootLab is a lab with a node to reboot.
+type rebootLab struct {
+	*draLab
+	// times is the number of reboots, with pods on the node that have one GPU each.
+	times, pods int
+	// gpus is how many GPUs the node has, of the given architecture.
+	gpus         int
+	architecture string
+	// layout is the lab of a node with 8 H100.
+	layout *draLab
+}
+
+// newRebootLab returns a lab for 2 reboots with 5 pods. BERTH_SOAK=1 makes that 50 with 20 on a node with 20 GPUs, and leaves
+// the kubelet's default of 1 minute for syncFrequency. BERTH_REBOOTS replaces the number of reboots.
+func newRebootLab(t *testing.T) *rebootLab {
+	l := &rebootLab{times: 2, pods: 5, gpus: nodeGPUs, architecture: "Hopper"}
+	soak := os.Getenv(envSoak) != ""
+	var o sandbox.Options
+	if soak {
+		l.times, l.pods, l.gpus, l.architecture = 50, 20, 20, "Turing"
+		o = sandbox.Options{Profile: "t4x20", NodeProfiles: map[string]string{"node-1": "h100x8"}, KubeletConfig: map[string]any{}}
+	}
+	if text := os.Getenv(envReboots); text != "" {
+		var err error
+		if l.times, err = strconv.Atoi(text); err != nil || l.times < 1 {
+			t.Fatalf("%s is %q, want a number of reboots from 1", envReboots, text)
+		}
+	}
+	l.draLab = newDRALab(t, o)
+	l.layout = l.draLab
+	if soak {
+		l.layout = &draLab{lab: &lab{rig: l.other}}
+	}
+	t.Logf("%d reboots with %d pods on a node with %d GPUs", l.times, l.pods, l.gpus)
+	return l
+}
+
 // TestOperateReboot reboots a node with running GPU pods that no controller replaces. It prints what becomes of them with each API:
 // the kubelet fails a pod of a device plugin that has not registered yet (kubernetes/kubernetes#125579, #128043), and tries
 // again to prepare a claim.
 func TestOperateReboot(t *testing.T) {
-	var o sandbox.Options
-	if os.Getenv(envSoak) != "" {
-		o.KubeletConfig = map[string]any{} // the kubelet's own syncFrequency
-	}
-	l := newDRALab(t, o)
+	l := newRebootLab(t)
 	t.Run("DevicePlugin", func(t *testing.T) { testRebootDevicePlugin(t, l, sandbox.RebootOptions{}) })
+	t.Run("StockPattern", func(t *testing.T) { testRebootStock(t, l) })
 	t.Run("AgentFirst", func(t *testing.T) { testRebootAgentFirst(t, l) })
 	t.Run("DRA", func(t *testing.T) { testRebootDRA(t, l) })
-	t.Run("Layout", func(t *testing.T) { testRebootLayout(t, l) })
-}
-
-// reboots returns the number of reboots of each test, and of the pods on the node. BERTH_SOAK=1 runs 10 with 8 pods, and
-// with the kubelet's default of 1 minute for syncFrequency.
-func reboots() (times, pods int) {
-	if os.Getenv(envSoak) != "" {
-		return 10, 8
-	}
-	return 2, 5
+	t.Run("Layout", func(t *testing.T) { testRebootLayout(t, l.layout) })
 }
 
 // rebootWith reboots the node while pods run on it, and waits until each runs again or has failed.
-func (l *draLab) rebootWith(t *testing.T, pods []*corev1.Pod, o sandbox.RebootOptions) rebooted {
+func (l *rebootLab) rebootWith(t *testing.T, pods []*corev1.Pod, o sandbox.RebootOptions) rebooted {
 	t.Helper()
 	began := time.Now()
 	if err := l.node.Reboot(timeout(t, time.Minute), o); err != nil {
@@ -99,18 +127,20 @@ func restarting(pods ...*corev1.Pod) []*corev1.Pod {
 	return pods
 }
 
-// checkDistinct checks that each pod has one GPU and no two have the same.
-func (l *draLab) checkDistinct(t *testing.T, pods []*corev1.Pod) {
+// checkDistinct checks that each pod has one GPU and no two have the same. It returns the GPUs of each.
+func (l *rebootLab) checkDistinct(t *testing.T, pods []*corev1.Pod) map[string][]uint32 {
 	t.Helper()
-	holder := map[uint32]string{}
+	has, holder := map[string][]uint32{}, map[uint32]string{}
 	for _, pod := range pods {
 		got := l.gpusIn(t, pod, "main")
+		has[pod.Name] = got
 		if len(got) != 1 || holder[got[0]] != "" {
 			t.Errorf("pod %s has the GPUs %v; others have %v", pod.Name, got, holder)
 			continue
 		}
 		holder[got[0]] = pod.Name
 	}
+	return has
 }
 
 // holdersOf returns what the GPUNode has to show of pods with one GPU each.
@@ -122,36 +152,76 @@ func holdersOf(pods []*corev1.Pod) map[string]int {
 	return want
 }
 
-// testRebootDevicePlugin returns how many pods were refused, and how many run again.
-func testRebootDevicePlugin(t *testing.T, l *draLab, o sandbox.RebootOptions) (refused, back int) {
+// pluginReboots are reboots with pods that have devices of a device plugin.
+type pluginReboots struct {
+	sandbox.RebootOptions
+	// resource is what each pod has one device of, and devices what the kubelet has when all plugins are registered.
+	resource string
+	devices  map[string]int
+	// check gets the pods before the first reboot, and those that run again after each; after is called when all pods of a reboot are gone.
+	check func(back []*corev1.Pod)
+	after func(round int)
+}
+
+// repeat reboots the node as often as the lab says, each time with new pods.
+func (l *rebootLab) repeat(t *testing.T, o pluginReboots) {
 	t.Helper()
-	l.setConfigs(t, map[string]string{"default": plainConfig})
-	times, count := reboots()
-	for i := range times {
-		l.waitAllocatableOf(t, map[string]int{gpuResource: 8})
+	refused, back := 0, 0
+	began := time.Now()
+	for i := range l.times {
+		l.waitKubelet(t, o.devices)
+		l.waitAllocatableOf(t, map[string]int{gpuResource: l.gpus})
 		var pods []*corev1.Pod
-		for n := range count {
-			pods = append(pods, l.onNode(podWithGPUs(fmt.Sprintf("plugin-%d-%d", i, n), 1)))
+		for n := range l.pods {
+			pods = append(pods, l.onNode(podWith(fmt.Sprintf("plugin-%d-%d", i, n), o.resource, 1)))
 		}
 		pods = l.run(t, restarting(pods...)...)
-		r := l.rebootWith(t, pods, o)
-		l.checkDistinct(t, r.back)
-		l.waitHolders(t, holdersOf(r.back))
-		l.waitKubelet(t, map[string]int{gpuResource: 8})
-		t.Logf("reboot %d: %d of %d pods run again, %d were refused, after %s", i+1, len(r.back), count, len(r.refused), ms(r.took))
+		if i == 0 {
+			o.check(pods)
+		}
+		r := l.rebootWith(t, pods, o.RebootOptions)
+		t.Logf("reboot %d: %d of %d pods run again, %d were refused%s, after %s", i+1, len(r.back), l.pods, len(r.refused), reasons(r.refused), ms(r.took))
+		o.check(r.back)
 		refused, back = refused+len(r.refused), back+len(r.back)
+		l.waitKubelet(t, o.devices)
 		l.cleanUp(t, pods...)
-		pod := l.run(t, l.onNode(podWithGPUs("after-reboot-"+strconv.Itoa(i), 8)))[0]
-		l.checkNodes(t, pod, upTo(8))
-		l.cleanUp(t, pod)
+		o.after(i)
 	}
-	t.Logf("%d reboots with %d pods: %d pods were refused, %d run again", times, count, refused, back)
-	return refused, back
+	t.Logf("%d reboots with %d pods: %d pods were refused, %d run again; %s per reboot", l.times, l.pods, refused, back, ms(time.Since(began)/time.Duration(l.times)))
+}
+
+// reasons returns the kubelet's different messages about pods that it has refused.
+func reasons(refused []*corev1.Pod) string {
+	count := map[string]int{}
+	for _, pod := range refused {
+		count[pod.Status.Message]++
+	}
+	text := ""
+	for _, message := range slices.Sorted(maps.Keys(count)) {
+		text += fmt.Sprintf(" (%d: %s)", count[message], message)
+	}
+	return text
+}
+
+func testRebootDevicePlugin(t *testing.T, l *rebootLab, o sandbox.RebootOptions) {
+	l.setConfigs(t, map[string]string{"default": plainConfig})
+	l.repeat(t, pluginReboots{
+		RebootOptions: o, resource: gpuResource, devices: map[string]int{gpuResource: l.gpus},
+		check: func(back []*corev1.Pod) {
+			l.checkDistinct(t, back)
+			l.waitHolders(t, holdersOf(back))
+		},
+		after: func(round int) {
+			pod := l.run(t, l.onNode(podWithGPUs("after-reboot-"+strconv.Itoa(round), l.gpus)))[0]
+			l.checkNodes(t, pod, upTo(uint32(l.gpus)))
+			l.cleanUp(t, pod)
+		},
+	})
 }
 
 // testRebootAgentFirst repeats that with an agent that an init system starts before the kubelet. Its device plugin registers as soon as
 // the kubelet's socket is there.
-func testRebootAgentFirst(t *testing.T, l *draLab) {
+func testRebootAgentFirst(t *testing.T, l *rebootLab) {
 	shipped, host := l.mode, &hostAgent{node: l.node}
 	if err := shipped.Remove(timeout(t, time.Minute)); err != nil {
 		t.Fatal(err)
@@ -171,14 +241,13 @@ func testRebootAgentFirst(t *testing.T, l *draLab) {
 	testRebootDevicePlugin(t, l, sandbox.RebootOptions{AgentProcess: true})
 }
 
-func testRebootDRA(t *testing.T, l *draLab) {
+func testRebootDRA(t *testing.T, l *rebootLab) {
 	l.setConfigs(t, map[string]string{"default": allByDRA})
-	l.waitPublished(t, upTo(8)...)
-	times, count := reboots()
+	l.waitPublished(t, upTo(uint32(l.gpus))...)
 	var pods []*corev1.Pod
-	for n := range count {
+	for n := range l.pods {
 		name := "claim-" + strconv.Itoa(n)
-		l.claim(t, claimOf(name, gpuRequest("gpu", 1, attribute("architecture", "Hopper"))))
+		l.claim(t, claimOf(name, gpuRequest("gpu", 1, attribute("architecture", l.architecture))))
 		pods = append(pods, podUsing(name, name))
 	}
 	pods = l.run(t, restarting(pods...)...)
@@ -186,23 +255,24 @@ func testRebootDRA(t *testing.T, l *draLab) {
 	for _, pod := range pods {
 		had[pod.Name] = l.checkClaimed(t, pod, 1)
 	}
-	for i := range times {
+	began := time.Now()
+	refused, back := 0, 0
+	for i := range l.times {
 		r := l.rebootWith(t, pods, sandbox.RebootOptions{})
-		if len(r.refused) != 0 || len(r.back) != count {
-			t.Errorf("reboot %d: %d of %d pods run again, %d were refused; want all to run again", i+1, len(r.back), count, len(r.refused))
+		if len(r.refused) != 0 || len(r.back) != l.pods {
+			t.Errorf("reboot %d: %d of %d pods run again, %d were refused%s; want all to run again", i+1, len(r.back), l.pods, len(r.refused), reasons(r.refused))
 		}
-		l.checkDistinct(t, r.back)
-		has := map[string][]uint32{}
-		for _, pod := range r.back {
-			has[pod.Name] = l.checkClaimed(t, pod, 1)
-		}
-		if !maps.EqualFunc(had, has, slices.Equal) {
+		if has := l.checkDistinct(t, r.back); !maps.EqualFunc(had, has, slices.Equal) {
 			t.Errorf("reboot %d: the pods have the GPUs %v, before it they had %v", i+1, has, had)
 		}
-		l.waitPublished(t, upTo(8)...)
-		t.Logf("reboot %d: %d of %d pods run again, on the same GPUs, after %s", i+1, len(r.back), count, ms(r.took))
-		pods = r.back
+		l.waitPublished(t, upTo(uint32(l.gpus))...)
+		t.Logf("reboot %d: %d of %d pods run again, on the same GPUs, after %s", i+1, len(r.back), l.pods, ms(r.took))
+		refused, back, pods = refused+len(r.refused), back+len(r.back), r.back
 	}
+	for _, pod := range pods {
+		l.checkClaimed(t, pod, 1)
+	}
+	t.Logf("%d reboots with %d pods: %d pods were refused, %d run again; %s per reboot", l.times, l.pods, refused, back, ms(time.Since(began)/time.Duration(l.times)))
 }
 
 // testRebootLayout checks that MIG devices, which a reboot removes from GPUs of this kind, are made again.

@@ -9,11 +9,16 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
 const (
 	// askWithin bounds the total time that one Ask waits.
 	askWithin = 200 * time.Millisecond
+	// unseenWithin is the same when the watch has never seen one of the pods, as directly after the agent's start: the kubelet's checkpoint
+	// lists pods that were deleted before it, until the next allocation. Only the API server's list shows their end, which takes longer on
+	// a busy machine.
+	unseenWithin = time.Second
 	// askStep is the pause between two reads of the state of the watch of pods.
 	askStep = 10 * time.Millisecond
 	// maxTries bounds the Gets for one pod in one Ask.
@@ -26,12 +31,16 @@ const (
 // it gives the watch time to receive events that are on their way, requests the pods that the watch has never seen, and
 // asks the kubelet whether it still has the devices. It returns those that the kubelet has dropped.
 func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
-	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
-	defer cancel()
+	within := askWithin
 	var uids []string
 	for _, q := range questions {
 		uids = append(uids, q.PodUID)
+		if _, state := n.deps.Pods.Pod(q.PodUID); state == podwatch.Unknown {
+			within = unseenWithin
+		}
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
 	resolved := make(chan struct{})
 	go func() {
 		defer close(resolved)

@@ -2,13 +2,13 @@
 // containers in which a process runs, the pods that have a cgroup, and the state of each pod. Its methods have the form
 // of the fields of ledger.Deps.
 //
-// It guarantees that it writes nothing, and that [Reader.Ask] is its only request to the kubelet: within 200 ms, only
-// when an Allocate would otherwise be refused, and at most ten times per second. A PodResources List makes the kubelet
-// forget the devices of an Allocate that is in progress (see the package comment of kubelet), so only Get is used.
-// [Reader.Pod] answers from memory.
+// It guarantees that it writes nothing, and that [Reader.Ask] is its only request to the kubelet: within 200 ms (1 s
+// when the watch has never seen the pod), only when an Allocate would otherwise be refused, and at most ten times per
+// second. A PodResources List makes the kubelet forget the devices of an Allocate that is in progress (see the package
+// comment of kubelet), so only Get is used. [Reader.Pod] answers from memory.
 //
-// Nothing wakes it; its only goroutine is that of one Ask. It never waits for the API server, except for Ask within its
-// 200 ms.
+// Nothing wakes it; its only goroutine is that of one Ask. It never waits for the API server, except for Ask within that
+// time.
 //
 // # When a pod has ended
 //

@@ -180,8 +180,11 @@ func TestAsk(t *testing.T) {
 		"the API server reports that it is gone": {
 			world: &world{delay: 50 * time.Millisecond}, within: 60 * time.Millisecond, state: ledger.PodEnded,
 		},
+		"a busy API server reports that it is gone": {
+			world: &world{delay: 900 * time.Millisecond}, within: 910 * time.Millisecond, state: ledger.PodEnded,
+		},
 		"the API server hangs": {
-			world: &world{delay: time.Hour}, within: askWithin, state: ledger.PodUnknown,
+			world: &world{delay: time.Hour}, within: unseenWithin, state: ledger.PodUnknown,
 		},
 	}
 	for name, tc := range tests {
