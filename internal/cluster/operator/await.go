@@ -41,7 +41,7 @@ func awaitAPI(ctx context.Context, deps Deps, check func(context.Context) error)
 	}
 	defer end()
 	for ctx.Err() == nil && away(err) {
-		deps.Log.Warn("Waiting for the API server", "server", deps.API.Host, "error", err, "next attempt", attemptPause)
+		deps.Log.Warn("Waiting for the API server", "server", deps.API.Host, "error", err, "pause", attemptPause)
 		select {
 		case <-ctx.Done():
 		case <-deps.Clock.After(attemptPause):
