@@ -112,7 +112,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/bound", "internal/hardware/hostpath"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
-	{packages: "internal/node/validate", berth: []string{"api/", "internal/hardware/bound"}, others: []string{"golang.org/x/sys/", "k8s.io/apimachinery/"}},
+	{packages: "internal/node/validate", berth: []string{"api/", "internal/core/gpu", "internal/hardware/bound"}, others: []string{"golang.org/x/sys/", "k8s.io/apimachinery/"}},
 	{packages: "internal/node/agent/validatecmd", berth: []string{"api/", "internal/hardware/nvidia/cuda", "internal/node/validate"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},

@@ -11,7 +11,7 @@ type StatusReport struct {
 	Nodes []NodeReport `json:"nodes"`
 	// Operations are the NodeOperations that have not ended, by name.
 	Operations []OperationReport `json:"operations,omitempty"`
-	// Notes say what could not be read, and why.
+	// Notes say what could not be read, and why, and why the operator does not work.
 	Notes []string `json:"notes,omitempty"`
 }
 

@@ -73,12 +73,22 @@ func listOf[T any](ctx context.Context, client dynamic.Interface, resource schem
 
 // listIn returns all objects of a resource in a namespace; "" means all.
 func listIn[T any](ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, namespace string) ([]T, error) {
+	return listPages[T](ctx, client.Resource(resource).Namespace(namespace), resource.Resource, metav1.ListOptions{})
+}
+
+// listSelected returns the objects of a resource in all namespaces that a label selector selects.
+func listSelected[T any](ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, selector string) ([]T, error) {
+	return listPages[T](ctx, client.Resource(resource), resource.Resource, metav1.ListOptions{LabelSelector: selector})
+}
+
+// listPages returns all objects that the options select, in pages.
+func listPages[T any](ctx context.Context, client dynamic.ResourceInterface, name string, options metav1.ListOptions) ([]T, error) {
 	var all []T
-	options := metav1.ListOptions{Limit: 500}
+	options.Limit = 500
 	for {
-		page, err := client.Resource(resource).Namespace(namespace).List(ctx, options)
+		page, err := client.List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
+			return nil, fmt.Errorf("list %s: %w", name, err)
 		}
 		for i := range page.Items {
 			var one T

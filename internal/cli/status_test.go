@@ -31,6 +31,7 @@ func gateNode(name string, gate v1alpha1.GateStatus) *unstructured.Unstructured 
 func statusClient(objects ...runtime.Object) *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		v1alpha1.GPUNodes(): "GPUNodeList", v1alpha1.GPUStacks(): "GPUStackList", v1alpha1.NodeOperations(): "NodeOperationList",
+		podResource(): "PodList",
 	}, objects...)
 }
 

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,18 +44,12 @@ func (c *checker) driver() {
 		c.unknown(checkDriver, "%s: %s", path, reason(err))
 		return
 	}
-	if c.version = moduleVersion(content); c.version == "" {
+	if c.version = gpu.ModuleVersion(string(content)); c.version == "" {
 		c.unknown(checkDriver, "%s contains no version: %q", path, strings.TrimSpace(string(content[:min(len(content), 120)])))
 		return
 	}
 	c.gpus = c.procGPUs()
 	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.gpus), "GPU"), path)
-}
-
-// moduleVersion parses "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 Release Build".
-func moduleVersion(content []byte) string {
-	first, _, _ := strings.Cut(string(content), "\n")
-	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(first)
 }
 
 // procGPUs returns the GPUs below the driver's folder in /proc, without those that the driver is configured to exclude.

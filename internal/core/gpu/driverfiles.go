@@ -1,5 +1,10 @@
 package gpu
 
+import (
+	"regexp"
+	"strings"
+)
+
 // DriverFiles are what a vendor's driver has on a node, as plain data, for checks that ask no library.
 type DriverFiles struct {
 	// Proc is the driver's folder below /proc, with version, gpus and capabilities.
@@ -36,4 +41,18 @@ type ContainerRuntime struct {
 	Config, Refuses string
 	// DefaultCode is the problem code of a node on which it is the default runtime.
 	DefaultCode string
+}
+
+// moduleVersion is a version of two or more numbers between spaces.
+var moduleVersion = regexp.MustCompile(`(?:^|\s)(\d+(?:\.\d+)+)(?:\s|$)`)
+
+// ModuleVersion returns the version of the kernel module from the text of the file version in the driver's folder below /proc, such as
+// 580.95.05; empty for a text that has none in its first line. The lines after it are about other programs.
+func ModuleVersion(text string) string {
+	first, _, _ := strings.Cut(text, "\n")
+	match := moduleVersion.FindStringSubmatch(first)
+	if match == nil {
+		return ""
+	}
+	return match[1]
 }

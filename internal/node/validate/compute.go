@@ -7,6 +7,8 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
 // driverMismatch is the CUresult CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module are of different versions.
@@ -15,12 +17,8 @@ const driverMismatch = 803
 // length is how many numbers the vectors have: more than a kernel's block, and not a multiple of it.
 const length = 1<<20 + 17
 
-var (
-	// libraryVersion is the version in a file's name, such as libcuda.so.580.95.05.
-	libraryVersion = regexp.MustCompile(`\.so\.(\d+\.\d+(?:\.\d+)*)$`)
-	// moduleVersion is the version in /proc/driver/nvidia/version.
-	moduleVersion = regexp.MustCompile(`(?m)^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s`)
-)
+// libraryVersion is the version in a file's name, such as libcuda.so.580.95.05.
+var libraryVersion = regexp.MustCompile(`\.so\.(\d+\.\d+(?:\.\d+)*)$`)
 
 func (r *run) load(known found) (found, string, error) {
 	library, err := r.Load()
@@ -40,11 +38,9 @@ func (r *run) compareVersions(known found) (found, string, error) {
 	if err != nil {
 		return known, "", fmt.Errorf("the version of the kernel module cannot be read: %w", err)
 	}
-	match := moduleVersion.FindStringSubmatch(text)
-	if match == nil {
+	if known.driver = gpu.ModuleVersion(text); known.driver == "" {
 		return known, "", fmt.Errorf("%s has no version: %q", versionFile, strings.TrimSpace(text))
 	}
-	known.driver = match[1]
 	file, err := r.Files.Target(known.library.File())
 	if err != nil {
 		return known, "", fmt.Errorf("find the file of the library: %w", err)

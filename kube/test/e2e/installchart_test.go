@@ -54,7 +54,7 @@ func TestInstallChart(t *testing.T) {
 	t.Run("Definitions", func(t *testing.T) { testDefinitions(t, i) })
 	t.Run("ChangeNothingOfPods", func(t *testing.T) { testChangeNothingOfPods(t, i) })
 	t.Run("ChangePods", func(t *testing.T) { testChangePods(t, i) })
-	t.Run("NewerDefinitions", func(t *testing.T) { testNewerDefinitions(t, i) })
+	t.Run("Downgrade", func(t *testing.T) { testDowngrade(t, i) })
 	if found, err := denials(c, time.Time{}); err != nil || len(found) > 0 {
 		t.Errorf("the API server refused %d requests of Berth's programs, %v:\n%s", len(found), err, strings.Join(found, "\n"))
 	}
@@ -241,9 +241,6 @@ func testSecondRelease(t *testing.T, i *installed) {
 	}
 }
 
-// schemaVersion is the annotation with the version of a definition.
-const schemaVersion = v1alpha1.Group + "/schema-version"
-
 // definitions is the resource of CustomResourceDefinitions.
 func definitions() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -414,51 +411,6 @@ func testChangePods(t *testing.T, i *installed) {
 		return nil
 	})
 	stop()
-}
-
-// testNewerDefinitions makes a definition newer than the operator knows: it ends, says how to go on, and writes nothing.
-func testNewerDefinitions(t *testing.T, i *installed) {
-	ctx := timeout(t, time.Minute)
-	client, err := dynamic.NewForConfig(i.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	const crd = "gpunodes.berth.dev"
-	object, err := client.Resource(definitions()).Get(ctx, crd, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := object.GetAnnotations()[schemaVersion]
-	set := func(value string) {
-		t.Helper()
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, schemaVersion, value)
-		if _, err := client.Resource(definitions()).Patch(ctx, crd, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("1000")
-	waitUntil(t, 30*time.Second, "the operator refuses to run", func(ctx context.Context) error {
-		pods, err := i.Client().CoreV1().Pods(agentNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=berth-operator"})
-		if err != nil || len(pods.Items) != 1 || len(pods.Items[0].Status.ContainerStatuses) != 1 {
-			return errors.Join(err, errors.New("it has no pod"))
-		}
-		status := pods.Items[0].Status.ContainerStatuses[0]
-		message := ""
-		for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
-			if ended != nil {
-				message += ended.Message
-			}
-		}
-		if !strings.Contains(message, crd) || !strings.Contains(message, "1000") {
-			return fmt.Errorf("its container says %q", message)
-		}
-		return nil
-	})
-	now, err := client.Resource(definitions()).Get(ctx, crd, metav1.GetOptions{})
-	if err != nil || now.GetAnnotations()[schemaVersion] != "1000" {
-		t.Errorf("the newer definition was changed: %v, %v", now.GetAnnotations(), err)
-	}
-	set(version)
 }
 
 // testUninstall removes the release under a running GPU pod: the pod runs on, and of Berth there is left what has to be, the definitions

@@ -16,12 +16,16 @@ import (
 
 // act goes on with the active operation of a node.
 func (r *Reconciler) act(ctx context.Context, node *v1alpha1.GPUNode, op *v1alpha1.NodeOperation) (reconcile.Result, error) {
-	pod, err := r.pod(ctx, op)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 	now := op.Status.DeepCopy()
 	created := step(now, stepCreated)
+	// The caches can be behind. That does no harm for the pod of this attempt once it has started: until then it can be replaced.
+	pod := r.cachedPod(ctx, op)
+	if pod == nil || created == nil || created.Evidence != string(pod.UID) || pod.Status.Phase == corev1.PodPending {
+		var err error
+		if pod, err = r.pod(ctx, op); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	switch {
 	case pod == nil && created != nil:
 		return r.fail(ctx, op, now, "somebody deleted the pod before its result was seen")
@@ -191,9 +195,12 @@ func kindAndName(object client.Object, name string) string {
 // cleanUp removes the pod and the ResourceClaim of an operation. It reports whether both are gone. What has their name without Berth's
 // label stays.
 func (r *Reconciler) cleanUp(ctx context.Context, op *v1alpha1.NodeOperation) (gone bool, err error) {
-	pod, err := r.pod(ctx, op)
-	if err != nil {
-		return false, err
+	// One that the caches have is deleted by its UID; that none is there says the API server alone.
+	pod := r.cachedPod(ctx, op)
+	if pod == nil {
+		if pod, err = r.pod(ctx, op); err != nil {
+			return false, err
+		}
 	}
 	if pod != nil && labelled(pod) {
 		return false, r.remove(ctx, pod)

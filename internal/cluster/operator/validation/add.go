@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -63,18 +62,23 @@ func Add(m manager.Manager, deps Deps) error {
 	watches := []source.Source{
 		source.Kind(m.GetCache(), &v1alpha1.GPUNode{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.GPUNode]{},
 			predicate.TypedFuncs[*v1alpha1.GPUNode]{UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.GPUNode]) bool {
-				return !apiequality.Semantic.DeepEqual(e.ObjectOld.Status, e.ObjectNew.Status)
+				return nodeWakes(e.ObjectOld, e.ObjectNew)
 			}}),
 		source.Kind(m.GetCache(), &v1alpha1.NodeOperation{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, op *v1alpha1.NodeOperation) []reconcile.Request {
 			return []reconcile.Request{request(op.Spec.Node)}
-		})),
+		}), predicate.TypedFuncs[*v1alpha1.NodeOperation]{UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeOperation]) bool {
+			return operationWakes(e.ObjectOld, e.ObjectNew)
+		}}),
 		source.Kind(m.GetCache(), &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, pod *corev1.Pod) []reconcile.Request {
 			op := &v1alpha1.NodeOperation{}
 			if err := deps.Cached.Get(ctx, client.ObjectKey{Name: strings.TrimPrefix(pod.Name, podPrefix)}, op); err != nil {
 				return nil // No operation waits for it.
 			}
 			return []reconcile.Request{request(op.Spec.Node)}
-		})),
+		}), predicate.TypedFuncs[*corev1.Pod]{
+			CreateFunc: func(e event.TypedCreateEvent[*corev1.Pod]) bool { return newPodWakes(e.Object) },
+			UpdateFunc: func(e event.TypedUpdateEvent[*corev1.Pod]) bool { return podWakes(e.ObjectOld, e.ObjectNew) },
+		}),
 		source.Kind(m.GetCache(), &v1alpha1.GPUStack{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, _ *v1alpha1.GPUStack) []reconcile.Request {
 			ops := &v1alpha1.NodeOperationList{}
 			if err := deps.Cached.List(ctx, ops); err != nil {

@@ -24,8 +24,8 @@ const (
 	owner = "operator/validation"
 )
 
-// The times after which something is looked at again that no watch reports: a ResourceClaim, a pod without Berth's label, a kind that the
-// API server does not serve.
+// The times after which something is looked at again that no watch reports: an object that was deleted and whose end the caches do not
+// show (a ResourceClaim), a pod without Berth's label, a kind that the API server does not serve.
 const (
 	goneInterval    = 2 * time.Second
 	foreignInterval = time.Minute
@@ -58,8 +58,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	op := &v1alpha1.NodeOperation{}
 	key := client.ObjectKey{Name: operationName(req.Name)}
-	if err := r.deps.Cached.Get(ctx, key, op); apierrors.IsNotFound(err) && (node == nil || !due(node)) {
+	err = r.deps.Cached.Get(ctx, key, op)
+	switch {
+	case apierrors.IsNotFound(err) && (node == nil || !due(node)):
 		return reconcile.Result{}, nil
+	case apierrors.IsNotFound(err):
+		return r.create(ctx, node)
+	case err == nil && r.waitsForPod(ctx, op):
+		return reconcile.Result{RequeueAfter: goneInterval}, nil
 	}
 	// 2. Read the operation as it is now.
 	op = &v1alpha1.NodeOperation{}
@@ -68,10 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case meta.IsNoMatchError(err):
 		return reconcile.Result{RequeueAfter: servedInterval}, nil
 	case apierrors.IsNotFound(err):
-		if node == nil || !due(node) {
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, r.create(ctx, node)
+		return reconcile.Result{}, nil // The caches will have that it is gone, which wakes this controller.
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("read NodeOperation %s: %w", key.Name, err)
 	case op.Spec.Owner != owner || op.Spec.Node != req.Name:
@@ -81,8 +84,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return r.advance(ctx, node, op)
 }
 
-// create makes the operation of a node. What it has to restore is what it will create.
-func (r *Reconciler) create(ctx context.Context, node *v1alpha1.GPUNode) error {
+// create makes the operation of a node. What it has to restore is what it will create. One that the caches do not have yet wakes this
+// controller when they have it.
+func (r *Reconciler) create(ctx context.Context, node *v1alpha1.GPUNode) (reconcile.Result, error) {
 	key, _ := keyOf(node)
 	op := &v1alpha1.NodeOperation{
 		ObjectMeta: metav1.ObjectMeta{Name: operationName(node.Name), Labels: map[string]string{"app.kubernetes.io/part-of": "berth", "app.kubernetes.io/managed-by": fieldManager},
@@ -96,11 +100,17 @@ func (r *Reconciler) create(ctx context.Context, node *v1alpha1.GPUNode) error {
 			break
 		}
 	}
-	if err := r.deps.Client.Create(ctx, op, client.FieldOwner(fieldManager)); err != nil {
-		return fmt.Errorf("create NodeOperation %s: %w", op.Name, err)
+	err := r.deps.Client.Create(ctx, op, client.FieldOwner(fieldManager))
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return reconcile.Result{}, nil
+	case meta.IsNoMatchError(err):
+		return reconcile.Result{RequeueAfter: servedInterval}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("create NodeOperation %s: %w", op.Name, err)
 	}
 	r.deps.Log.Info("Created a validation", "node", node.Name, "resources", resources(demands(node)))
-	return nil
+	return reconcile.Result{}, nil
 }
 
 // advance takes an operation one step further.

@@ -41,8 +41,9 @@ type world struct {
 	// api is the API server; its writes are not counted.
 	api client.WithWatch
 	r   *Reconciler
-	// writes are the writes of the operator that succeeded.
-	writes []string
+	// writes are the writes of the operator that succeeded, requests all that it asked the API server.
+	writes   []string
+	requests []string
 	// cut returns an error for a write, before it is applied or after.
 	cut    func(n int, write string) (before, after error)
 	wrote  int
@@ -74,6 +75,10 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		cut: func(int, string) (before, after error) { return nil, nil }}
 	w.api = fake.NewClientBuilder().WithScheme(known).WithObjects(objects...).WithStatusSubresource(&v1alpha1.NodeOperation{}).Build()
 	counted := interceptor.NewClient(w.api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			w.requests = append(w.requests, "get "+kindOf(o))
+			return c.Get(ctx, key, o, options...)
+		},
 		Create: func(_ context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			return w.write("create", o, func() error { return w.create(o, options...) })
 		},
@@ -95,10 +100,16 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
+// kindOf returns the kind of an object.
+func kindOf(o client.Object) string {
+	name := fmt.Sprintf("%T", o)
+	return name[strings.LastIndex(name, ".")+1:]
+}
+
 // write does a write of the operator, or not.
 func (w *world) write(verb string, o client.Object, do func() error) error {
-	name := verb + " " + strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
-	name = strings.Replace(name, "*v1alpha1.", "", 1)
+	name := verb + " " + kindOf(o)
+	w.requests = append(w.requests, name)
 	before, after := w.cut(w.wrote, name)
 	w.wrote++
 	if before != nil {
