@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// maxNVLinks bounds the NVLinks of one pair; current hardware has up to 18.
-const maxNVLinks = 255
+// maxNVLinks bounds the NVLinks of one pair.
+const maxNVLinks = gpu.MaxNVLinks
 
 // Level is the quality of one link: 0 for no link (a set of one GPU), then an unknown path, then the PCIe paths from
 // SYS up to PSB, then NVLink counts. One NVLink is better than every PCIe path.
