@@ -9,7 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/term"
-	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/spf13/cobra"
 )
 
@@ -105,7 +105,7 @@ func topoTable(w io.Writer, t *v1alpha1.GPUTopology) error {
 // legend explains the abbreviations that occur.
 func legend(links [][]string) string {
 	meanings := [...][2]string{
-		{gpunode.Self, "itself"},
+		{gpu.Self, "itself"},
 		{"NV#", "# NVLinks"},
 		{"PSB", "two GPUs of one board"},
 		{"PIX", "PCIe, through one switch at most"},

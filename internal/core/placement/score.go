@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// maxNVLinks bounds the NVLinks of one pair; current hardware has up to 18.
-const maxNVLinks = 255
+// maxNVLinks bounds the NVLinks of one pair.
+const maxNVLinks = gpu.MaxNVLinks
 
 // Level is the quality of one link: 0 for no link (a set of one GPU), then an unknown path, then the PCIe paths from
 // SYS up to PSB, then NVLink counts. One NVLink is better than every PCIe path.
@@ -80,6 +80,12 @@ func (s Score) String() string {
 
 // Packing is how many disjoint fully linked sets a set contains, counted independently for each size.
 type Packing struct{ Eights, Fours, Twos int }
+
+// Compare returns a positive number when p is the better remainder by criterion 4 of the package comment, and a negative one when other
+// is.
+func (p Packing) Compare(other Packing) int {
+	return cmp.Or(cmp.Compare(p.Eights, other.Eights), cmp.Compare(p.Fours, other.Fours), cmp.Compare(p.Twos, other.Twos))
+}
 
 func (p Packing) String() string {
 	return fmt.Sprintf("8s:%d 4s:%d 2s:%d", p.Eights, p.Fours, p.Twos)

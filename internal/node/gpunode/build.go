@@ -49,7 +49,7 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 		}
 		status.Devices = append(status.Devices, made)
 	}
-	status.Topology = matrix(snapshot.Topology)
+	status.Topology = snapshot.Topology.Letters()
 	status.Problems = causes(snapshot.Faults)
 	status.Summary = summary(status.Devices)
 	status.Config = in.Config
@@ -235,24 +235,6 @@ func causes(list []gpu.Cause) []v1alpha1.Cause {
 		out = append(out, made)
 	}
 	return out
-}
-
-// Self is the letter of a GPU's link to itself.
-const Self = "X"
-
-func matrix(topology gpu.Topology) []string {
-	var rows []string
-	for i, links := range topology {
-		cells := make([]string, len(links))
-		for k, link := range links {
-			cells[k] = link.Letters()
-			if i == k {
-				cells[k] = Self
-			}
-		}
-		rows = append(rows, strings.Join(cells, " "))
-	}
-	return rows
 }
 
 func summary(devices []v1alpha1.GPUDevice) v1alpha1.GPUSummary {
