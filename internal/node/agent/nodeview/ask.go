@@ -31,15 +31,11 @@ const (
 // it gives the watch time to receive events that are on their way, requests the pods that the watch has never seen, and
 // asks the kubelet whether it still has the devices. It returns those that the kubelet has dropped.
 func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
-	within := askWithin
 	var uids []string
 	for _, q := range questions {
 		uids = append(uids, q.PodUID)
-		if _, state := n.deps.Pods.Pod(q.PodUID); state == podwatch.Unknown {
-			within = unseenWithin
-		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), n.limit(uids))
 	defer cancel()
 	resolved := make(chan struct{})
 	go func() {
@@ -80,6 +76,16 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 		case <-n.deps.Clock.After(askStep):
 		}
 	}
+}
+
+// limit returns how long an Ask about pods may wait.
+func (n *Reader) limit(uids []string) time.Duration {
+	for _, uid := range uids {
+		if _, state := n.deps.Pods.Pod(uid); state == podwatch.Unknown {
+			return unseenWithin
+		}
+	}
+	return askWithin
 }
 
 func (n *Reader) listedUIDs() []string {
