@@ -35,7 +35,7 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 	for _, q := range questions {
 		uids = append(uids, q.PodUID)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), n.within(uids))
+	ctx, cancel := context.WithTimeout(context.Background(), n.limit(uids))
 	defer cancel()
 	resolved := make(chan struct{})
 	go func() {
@@ -78,8 +78,8 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 	}
 }
 
-// within returns how long one Ask for these pods waits in total.
-func (n *Reader) within(uids []string) time.Duration {
+// limit returns how long an Ask about pods may wait.
+func (n *Reader) limit(uids []string) time.Duration {
 	for _, uid := range uids {
 		if _, state := n.deps.Pods.Pod(uid); state == podwatch.Unknown {
 			return unseenWithin
