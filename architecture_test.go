@@ -63,6 +63,8 @@ var rules = []rule{
 	{packages: "internal/core/gate", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/nodeop", berth: none},
+	{packages: "internal/core/placement", berth: []string{"internal/core/gpu"}},
+	{packages: "internal/core/placement/shared", berth: []string{"internal/core/gpu", "internal/core/placement"}},
 	{packages: "internal/core/spelling", berth: none},
 	{packages: "internal/core/version", berth: none},
 

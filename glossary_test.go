@@ -57,6 +57,7 @@ var plainPackages = []string{
 	"internal/core/mig/migtest",
 	"internal/core/nodeop",
 	"internal/core/placement",
+	"internal/core/placement/shared",
 	"internal/core/problem",
 	"internal/core/problem/internal/docgen",
 	"internal/core/quota",

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -55,8 +56,8 @@ type Cache struct {
 	preparations, choices atomic.Uint64
 
 	mu sync.Mutex
-	// kept are the prepared topologies; used is their estimate. hand is where the search for one to evict continues: each is passed over
-	// once after it was asked something.
+	// kept are the prepared topologies; used is their estimate. hand is where the search for one to evict continues, round and round: each
+	// is passed over once after it was asked something. A new one comes just before the hand, so that its turn is last.
 	kept []*Topology
 	hand int
 	used int
@@ -111,7 +112,8 @@ func (c *Cache) keep(t *Topology, p *prepared) {
 	for c.used += p.bytes; c.used > c.bytes && len(c.kept) > 0; {
 		c.evict()
 	}
-	c.kept = append(c.kept, t)
+	c.kept = slices.Insert(c.kept, c.hand, t)
+	c.hand++
 	t.state.Store(p)
 }
 
@@ -119,7 +121,9 @@ func (c *Cache) keep(t *Topology, p *prepared) {
 // and c.kept is not empty.
 func (c *Cache) evict() {
 	for passed := 0; ; passed++ {
-		c.hand %= len(c.kept)
+		if c.hand == len(c.kept) {
+			c.hand = 0
+		}
 		t := c.kept[c.hand]
 		p := t.state.Load()
 		if p.asked.Swap(false) && passed < 2*len(c.kept) {
@@ -128,9 +132,7 @@ func (c *Cache) evict() {
 		}
 		t.state.Store(nil)
 		c.used -= p.bytes
-		last := len(c.kept) - 1
-		c.kept[c.hand], c.kept[last] = c.kept[last], nil
-		c.kept = c.kept[:last]
+		c.kept = slices.Delete(c.kept, c.hand, c.hand+1)
 		return
 	}
 }

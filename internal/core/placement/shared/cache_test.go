@@ -159,11 +159,13 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Fatalf("%+v with %d bytes each", stats, each)
 		}
 	}
+	for _, topology := range all[:94] {
+		if topology.state.Load() != nil {
+			t.Errorf("a topology is still prepared that was not asked while %d others were prepared", len(all))
+		}
+	}
 	if counts.prepared[busy.form] != 1 {
 		t.Errorf("the busy topology was prepared %d times", counts.prepared[busy.form])
-	}
-	if all[0].state.Load() != nil {
-		t.Fatal("the first topology is still prepared")
 	}
 	answer, err := all[0].Choose(0xff, 0, 2)
 	want := placement.Score{Bottleneck: answer.Score.Bottleneck, NVLinks: 2, PCIe: 2, NUMANodes: 1}
@@ -209,6 +211,7 @@ func TestForgetsUnused(t *testing.T) {
 	if stats := c.Stats(); stats.Topologies != 2 {
 		t.Errorf("%+v, want the one in use and the one that was prepared last", stats)
 	}
+	c.known.remove(remaining.form) // as when the cleanup of an earlier topology of this form comes late
 	if mustTopology(t, c, islands(4, 1)) != remaining {
 		t.Error("the topology in use is not shared any more")
 	}
