@@ -57,8 +57,8 @@ type Deps struct {
 	Log                        *slog.Logger
 }
 
-// Run waits for the API server and runs the controllers until the context ends. It returns a [definitions.NewerError] before it has written anything when the
-// cluster has a definition of a newer Berth, and when it gets one later.
+// Run waits for the API server and runs the controllers until the context ends. It returns a [definitions.NewerError]
+// before it has written anything when the cluster has a definition of a newer Berth, and when it gets one later.
 func Run(ctx context.Context, deps Deps) error {
 	known := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(known), v1alpha1.AddToScheme(known)); err != nil {
@@ -121,8 +121,8 @@ func newManager(deps Deps, known *runtime.Scheme, lock resourcelock.Interface) (
 	})
 }
 
-// mapper knows the kinds that the operator itself defines, which the API server serves only after that, and those that it may not serve at
-// all: without it the caches of them could not be made.
+// mapper knows the kinds that the operator itself defines, which the API server serves only after that, and those that
+// it may not serve at all: without it the caches of them could not be made.
 func mapper(to *rest.Config, http *http.Client) (meta.RESTMapper, error) {
 	own := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{v1alpha1.KindGPUNode, v1alpha1.KindGPUQuota, v1alpha1.KindGPUStack, v1alpha1.KindNodeOperation} {

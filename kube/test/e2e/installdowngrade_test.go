@@ -29,8 +29,8 @@ const (
 // backLimit is how long it may take from the upgrade until the operator acts again: its container may wait for the kubelet's back-off.
 const backLimit = time.Minute
 
-// testDowngrade has an operator beside a definition of a newer release. It ends, changes nothing, and its pod and berth status say how to go
-// on; the agents go on without it. With the version that it knows it acts again by itself.
+// testDowngrade has an operator beside a definition of a newer release. It ends, changes nothing, and its pod and berth
+// status say how to go on; the agents go on without it. With the version that it knows it acts again by itself.
 func testDowngrade(t *testing.T, i *installed) {
 	client, err := dynamic.NewForConfig(i.RESTConfig())
 	if err != nil {

@@ -18,13 +18,9 @@ import (
 func (r *Reconciler) act(ctx context.Context, node *v1alpha1.GPUNode, op *v1alpha1.NodeOperation) (reconcile.Result, error) {
 	now := op.Status.DeepCopy()
 	created := step(now, stepCreated)
-	// The caches can be behind. That does no harm for the pod of this attempt once it has started: until then it can be replaced.
-	pod := r.cachedPod(ctx, op)
-	if pod == nil || created == nil || created.Evidence != string(pod.UID) || pod.Status.Phase == corev1.PodPending {
-		var err error
-		if pod, err = r.pod(ctx, op); err != nil {
-			return reconcile.Result{}, err
-		}
+	pod, err := r.currentPod(ctx, op, created)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	switch {
 	case pod == nil && created != nil:
@@ -45,6 +41,16 @@ func (r *Reconciler) act(ctx context.Context, node *v1alpha1.GPUNode, op *v1alph
 		return reconcile.Result{}, r.cancel(ctx, op, "somebody else got a device before the pod was scheduled")
 	}
 	return r.follow(ctx, node, op, now, pod)
+}
+
+// currentPod returns the pod of an operation, nil when there is none. The caches can be behind: that does no harm for
+// the pod of this attempt once it has started; until then it can be replaced, and is read from the API server.
+func (r *Reconciler) currentPod(ctx context.Context, op *v1alpha1.NodeOperation, created *v1alpha1.NodeOperationStep) (*corev1.Pod, error) {
+	pod := r.cachedPod(ctx, op)
+	if pod != nil && created != nil && created.Evidence == string(pod.UID) && pod.Status.Phase != corev1.PodPending {
+		return pod, nil
+	}
+	return r.pod(ctx, op)
 }
 
 // follow says what the pod waits for. One that has not started, and is made from other settings, is replaced.

@@ -10,10 +10,11 @@
 //   - A failed operation stays with its result, and is attempted again after a pause that doubles up to 5 minutes.
 //   - A pod of the same name that is not of this operation counts for nothing. It is deleted if it has Berth's label, and else reported.
 //
-// What wakes it: a GPUNode whose gate, devices or holders change, a NodeOperation, a validation pod, the GPUStack; but not what it writes
-// itself while it follows a pod, and not what it does not read. The validation of a node costs 23 requests, 17 of them about the
-// NodeOperation. At rest, when all nodes are validated, it requests and writes nothing. It waits for the scheduler, the kubelet and the agent of the node, each of which may be
-// away, without a limit and without delaying other nodes; the NodeOperation says for whom.
+// What wakes it: a GPUNode whose gate, devices or holders change, a NodeOperation, a validation pod, the GPUStack; but
+// not what it writes itself while it follows a pod, and not what it does not read. The validation of a node costs 23
+// requests, 17 of them about the NodeOperation. At rest, when all nodes are validated, it requests and writes nothing.
+// It waits for the scheduler, the kubelet and the agent of the node, each of which may be away, without a limit and
+// without delaying other nodes; the NodeOperation says for whom.
 //
 // What it writes: NodeOperations with their status, pods and ResourceClaims in the operator's namespace, Events about NodeOperations.
 //

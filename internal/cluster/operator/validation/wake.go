@@ -18,8 +18,8 @@ func nodeWakes(before, now *v1alpha1.GPUNode) bool {
 	return !apiequality.Semantic.DeepEqual(before.Status, now.Status)
 }
 
-// operationWakes reports whether a change of a NodeOperation can lead to a step. What the controller writes while it follows a pod does not:
-// the pod, the GPUNode or the GPUStack leads to the next step.
+// operationWakes reports whether a change of a NodeOperation can lead to a step. What the controller writes while it
+// follows a pod does not: the pod, the GPUNode or the GPUStack leads to the next step.
 func operationWakes(before, now *v1alpha1.NodeOperation) bool {
 	a, b := before.Status, now.Status
 	for _, s := range []*v1alpha1.NodeOperationStatus{&a, &b} {
