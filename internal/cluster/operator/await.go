@@ -23,7 +23,7 @@ const (
 )
 
 // awaitAPI calls check until the API server has answered it, and returns its error. An operator that ended instead would be restarted
-// by the kubelet after up to 5 minutes (CrashLoopBackOff), also when the API server had been back for long. Meanwhile /healthz is
+// by the kubelet after up to 5 minutes (CrashLoopBackOff), also when the API server had been back for long. Until then /healthz is
 // served, so that the kubelet does not end the operator either, and /readyz says what it waits for.
 func awaitAPI(ctx context.Context, deps Deps, check func(context.Context) error) error {
 	attempt := func() error {

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
 )
 
-// TestAwaitAPI: an operator that cannot reach the API server waits for it and serves its probes meanwhile; it ends with an answer of the
+// TestAwaitAPI: an operator that cannot reach the API server waits for it and serves its probes until then; it ends with an answer of the
 // API server that another attempt does not change.
 func TestAwaitAPI(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
@@ -53,14 +53,22 @@ func TestAwaitAPI(t *testing.T) {
 				})
 			}()
 			for n := range test.answers {
-				if got := <-attempts; got != n+1 {
-					t.Fatalf("attempt %d, want %d", got, n+1)
+				select {
+				case got := <-attempts:
+					if got != n+1 {
+						t.Fatalf("attempt %d, want %d", got, n+1)
+					}
+				case err := <-done:
+					t.Fatalf("it returned %v after %d attempts, want %d", err, n, len(test.answers))
 				}
 				if n+1 == len(test.answers) {
 					break
 				}
-				for !clock.HasWaiters() {
+				for !clock.HasWaiters() && len(done) == 0 {
 					runtime.Gosched()
+				}
+				if len(done) > 0 {
+					t.Fatalf("it returned %v after %d attempts, want %d", <-done, n+1, len(test.answers))
 				}
 				if got := s.probe(t, "/healthz"); !strings.HasPrefix(got, "200") {
 					t.Errorf("/healthz while it waits: %s", got)

@@ -53,15 +53,6 @@ type Run struct {
 	Elapsed time.Duration
 }
 
-// Allocated returns the allocated GPUs in per cent of the capacity when that much of it was requested. The result is false if
-// less arrived.
-func (r *Run) Allocated(arrived int) (float64, bool) {
-	if arrived < 0 || arrived >= len(r.Samples) {
-		return 0, false
-	}
-	return r.Samples[arrived].Allocated, true
-}
-
 // Options are those of all runs.
 type Options struct {
 	Policies []string

@@ -52,8 +52,8 @@ type Reason struct {
 	Models ModelSet
 	// Share is what the pod requests of each GPU, in thousandths, when GPUs lack.
 	Share int32
-	// Degraded and Gone count the GPUs of the node that are not usable.
-	Degraded, Gone int
+	// Draining and Gone count the GPUs of the node that are not usable.
+	Draining, Gone int
 }
 
 // String returns the reason as part of a sentence.
@@ -66,7 +66,7 @@ func (r Reason) String() string {
 	case GPUs:
 		return fmt.Sprintf("it has %d GPUs, the pod requests %d", r.Have, r.Want)
 	case Health:
-		return fmt.Sprintf("%d of its GPUs are usable (%d degraded, %d gone), the pod requests %d", r.Have, r.Degraded, r.Gone, r.Want)
+		return fmt.Sprintf("%d of its GPUs are usable (%d draining, %d gone), the pod requests %d", r.Have, r.Draining, r.Gone, r.Want)
 	case Share:
 		if r.Share == Whole {
 			return fmt.Sprintf("%d of its GPUs are free, the pod requests %d", r.Have, r.Want)
@@ -122,8 +122,8 @@ func fitGPUs(n *Node, s Shape) Reason {
 	var usable, free int64
 	for _, g := range n.GPUs {
 		switch {
-		case g.State == Degraded:
-			r.Degraded++
+		case g.State == Draining:
+			r.Draining++
 		case g.State == Gone:
 			r.Gone++
 		default:

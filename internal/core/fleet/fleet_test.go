@@ -92,7 +92,7 @@ func TestTwin(t *testing.T) {
 					t.Fatalf("%s %v on %s: %v; want success %v", what, op, n.Name, err, want)
 				}
 			case "state":
-				gpu, state := rapid.IntRange(0, 8).Draw(t, "gpu"), rapid.SampledFrom([]State{Usable, Degraded, Gone}).Draw(t, "state")
+				gpu, state := rapid.IntRange(0, 8).Draw(t, "gpu"), rapid.SampledFrom([]State{Usable, Draining, Gone}).Draw(t, "state")
 				if err := f.SetState(node, gpu, state); (err == nil) != (gpu < len(n.GPUs)) {
 					t.Fatal(err)
 				} else if err == nil {
@@ -175,7 +175,7 @@ func TestAskedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Rollback(mark)
-	step("after a rollback that nobody looked into", 0)
+	step("after a rollback whose state was not read", 0)
 	mark = f.Checkpoint()
 	if err := f.Place(op); err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestOrder(t *testing.T) {
 
 func TestFit(t *testing.T) {
 	n := Empty("n", "T4", 8500, 1000, 4)
-	n.GPUs = []GPU{{Free: 400}, {Free: Whole}, {Free: Whole, State: Degraded}, {Free: Whole, State: Gone}}
+	n.GPUs = []GPU{{Free: 400}, {Free: Whole}, {Free: Whole, State: Draining}, {Free: Whole, State: Gone}}
 	tests := map[string]struct {
 		shape Shape
 		want  string
@@ -228,7 +228,7 @@ func TestFit(t *testing.T) {
 		"fits":         {Shape{CPU: 8500, Memory: 1000, GPUs: 1, Share: Whole}, "the pod fits"},
 		"model":        {Shape{GPUs: 1, Share: 100, Models: Models("V100", "A10")}, `its GPUs are of the model "T4", the pod accepts A10|V100`},
 		"number":       {Shape{GPUs: 5, Share: 100}, "it has 4 GPUs, the pod requests 5"},
-		"health":       {Shape{GPUs: 3, Share: 100}, "2 of its GPUs are usable (1 degraded, 1 gone), the pod requests 3"},
+		"health":       {Shape{GPUs: 3, Share: 100}, "2 of its GPUs are usable (1 draining, 1 gone), the pod requests 3"},
 		"whole":        {Shape{GPUs: 2, Share: Whole}, "1 of its GPUs are free, the pod requests 2"},
 		"share":        {Shape{GPUs: 2, Share: 500}, "1 of its GPUs have 500 thousandths free, the pod requests 2"},
 		"CPU":          {Shape{CPU: 8600, GPUs: 1, Share: 500}, "8.5 cores are free, the pod requests 8.6"},
@@ -343,9 +343,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestUnusable: no pod is placed on a GPU that is degraded or gone, and a pod that is there can leave.
+// TestUnusable: no pod is placed on a GPU that is draining or gone, and a pod that is there can leave.
 func TestUnusable(t *testing.T) {
-	for _, state := range []State{Degraded, Gone} {
+	for _, state := range []State{Draining, Gone} {
 		f, err := New([]Node{Empty("a", "T4", 8000, 8000, 2)}, 1)
 		if err != nil {
 			t.Fatal(err)

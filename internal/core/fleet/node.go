@@ -21,8 +21,8 @@ type State uint8
 const (
 	// Usable GPUs can be given to new pods.
 	Usable State = iota
-	// Degraded GPUs keep the pods that they have, and get no new ones.
-	Degraded
+	// Draining GPUs keep the pods that they have, and get no new ones.
+	Draining
 	// Gone GPUs do not answer.
 	Gone
 )
@@ -31,8 +31,8 @@ func (s State) String() string {
 	switch s {
 	case Usable:
 		return "usable"
-	case Degraded:
-		return "degraded"
+	case Draining:
+		return "draining"
 	case Gone:
 		return "gone"
 	}
@@ -102,7 +102,7 @@ func (n *Node) validate() error {
 	}
 	for i, g := range n.GPUs {
 		if g.Free < 0 || g.Free > Whole || g.State > Gone {
-			return fmt.Errorf("node %s, GPU %d: %d thousandths are free, %v; want 0 to %d, usable, degraded or gone", n.Name, i, g.Free, g.State, Whole)
+			return fmt.Errorf("node %s, GPU %d: %d thousandths are free, %v; want 0 to %d, usable, draining or gone", n.Name, i, g.Free, g.State, Whole)
 		}
 	}
 	return nil

@@ -68,8 +68,8 @@ func (m *memo) find(q question) *remembered {
 	return nil
 }
 
-// store begins its search at another place each time, nth, so that two questions do not replace each other for ever beside answers that
-// are not asked for.
+// store begins its search at another place each time, nth, so that two questions do not replace each other without end
+// beside answers that are not asked for.
 func (m *memo) store(made *remembered, nth uint64) {
 	b := m.bucket(made.question)
 	for i := range b {
