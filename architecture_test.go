@@ -59,7 +59,7 @@ var rules = []rule{
 
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
-	{packages: "internal/core/fleet", berth: none, never: []string{"os", "net", "time"}},
+	{packages: "internal/core/fleet", berth: []string{"internal/core/placement", "internal/core/placement/shared"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/gate", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/nodeop", berth: none},

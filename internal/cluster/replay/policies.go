@@ -52,8 +52,8 @@ type formula struct {
 
 func (f formula) Name() string                     { return f.name }
 func (f formula) Scorer(*fleet.Fleet) fleet.Scorer { return f }
-func (f formula) Score(n *fleet.Node, s *fleet.Shape) (int32, fleet.GPUSet) {
-	return f.score(n, s), fleet.Tightest(n, *s)
+func (f formula) Score(n *fleet.Node, s *fleet.Shape) (fleet.Score, fleet.GPUSet) {
+	return fleet.Score(f.score(n, s)), fleet.Tightest(n, *s)
 }
 
 // bestFit scores the node higher the less is left on it:
@@ -147,12 +147,12 @@ func (c *clusteringScorer) placed(op fleet.Op) {
 	c.kinds[op.Node][kindOf(&op.Shape)]++
 }
 
-func (c *clusteringScorer) Score(n *fleet.Node, s *fleet.Shape) (int32, fleet.GPUSet) {
+func (c *clusteringScorer) Score(n *fleet.Node, s *fleet.Shape) (fleet.Score, fleet.GPUSet) {
 	gpus := fleet.Tightest(n, *s)
 	if s.GPUs == 0 {
 		return 0, gpus
 	}
-	score := int32(25 * max(0, mostGPU-n.Idle()) / mostGPU)
+	score := fleet.Score(25 * max(0, mostGPU-n.Idle()) / mostGPU)
 	kinds := c.kinds[n.Index()]
 	switch {
 	case kinds[kindOf(s)] > 0 && len(kinds) == 1:
@@ -169,12 +169,12 @@ func (c *clusteringScorer) Score(n *fleet.Node, s *fleet.Shape) (int32, fleet.GP
 // (pkg/simulator/plugin/random_score.go, with the setting that GPUs are chosen at random).
 type random struct {
 	numbers *rand.Rand
-	scores  []int32
+	scores  []fleet.Score
 }
 
 func (*random) Name() string                       { return "Random" }
 func (r *random) Scorer(*fleet.Fleet) fleet.Scorer { return r }
-func (r *random) Score(n *fleet.Node, s *fleet.Shape) (int32, fleet.GPUSet) {
+func (r *random) Score(n *fleet.Node, s *fleet.Shape) (fleet.Score, fleet.GPUSet) {
 	return 0, fleet.Tightest(n, *s)
 }
 

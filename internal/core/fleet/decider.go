@@ -3,9 +3,6 @@ package fleet
 // maxRows bounds the shapes of which the scores are kept.
 const maxRows = 1024
 
-// noFit is the score of a node on which a pod does not fit.
-const noFit = int32(-1)
-
 // Stats counts the work of a Decider.
 type Stats struct {
 	// Decisions counts the questions, Evaluations how often a node was checked for a shape, Scores how often the policy was
@@ -25,7 +22,7 @@ type Decider struct {
 // row is what is known for a shape: for each node the generation at which it was asked, the score and the GPUs.
 type row struct {
 	generations []uint64
-	scores      []int32
+	scores      []Score
 	gpus        []GPUSet
 	used        uint64
 }
@@ -51,7 +48,7 @@ func (d *Decider) Stats() Stats { return d.stats }
 // The result is false if the pod fits nowhere.
 func (d *Decider) Best(s Shape) (Op, bool) {
 	r := d.row(s)
-	best, score := -1, noFit
+	best, score := -1, NoFit
 	for i, generation := range d.fleet.generations {
 		if r.generations[i] != generation {
 			d.evaluate(r, i, &s)
@@ -67,7 +64,7 @@ func (d *Decider) Best(s Shape) (Op, bool) {
 }
 
 // Scores appends the score of each node for a pod of shape s, by index; a negative one says that it does not fit.
-func (d *Decider) Scores(s Shape, scores []int32) []int32 {
+func (d *Decider) Scores(s Shape, scores []Score) []Score {
 	r := d.row(s)
 	for i, generation := range d.fleet.generations {
 		if r.generations[i] != generation {
@@ -86,7 +83,7 @@ func (d *Decider) row(s Shape) *row {
 			d.forget()
 		}
 		n := d.fleet.Len()
-		r = &row{generations: make([]uint64, n), scores: make([]int32, n), gpus: make([]GPUSet, n)}
+		r = &row{generations: make([]uint64, n), scores: make([]Score, n), gpus: make([]GPUSet, n)}
 		d.rows[s] = r
 	}
 	r.used = d.stats.Decisions
@@ -109,11 +106,57 @@ func (d *Decider) evaluate(r *row, i int, s *Shape) {
 	d.stats.Evaluations++
 	r.generations[i] = n.generation
 	if !fits(n, s) {
-		r.scores[i] = noFit
+		r.scores[i] = NoFit
 		return
 	}
 	d.stats.Scores++
 	r.scores[i], r.gpus[i] = d.scorer.Score(n, s)
+}
+
+// On returns what a pod of shape s would get on node i, and the node's score. The result is false if it does not fit there.
+func (d *Decider) On(i int, s Shape) (Op, Score, bool) {
+	r := d.row(s)
+	if r.generations[i] != d.fleet.generations[i] {
+		d.evaluate(r, i, &s)
+	}
+	return Op{Node: i, GPUs: r.gpus[i], Shape: s}, r.scores[i], r.scores[i] >= 0
+}
+
+// Together returns what a pod of several requests would get on node i: an operation for each, in their order, and the node's score, which
+// is that of the request that is served worst. The result is false if they do not all fit there. Only the first request is remembered.
+func (d *Decider) Together(i int, requests []Shape) ([]Op, Score, bool) {
+	if len(requests) == 1 {
+		op, score, ok := d.On(i, requests[0])
+		return []Op{op}, score, ok
+	}
+	mark := d.fleet.Checkpoint()
+	defer d.fleet.Rollback(mark)
+	var ops []Op
+	worst := NoFit
+	for k, s := range requests {
+		op, score, ok := d.ask(k == 0, i, s)
+		if !ok || d.fleet.Place(op) != nil {
+			return nil, NoFit, false
+		}
+		if k == 0 || score < worst {
+			worst = score
+		}
+		ops = append(ops, op)
+	}
+	return ops, worst, len(ops) > 0
+}
+
+// ask is On, which remembers nothing of a state that exists only for a moment.
+func (d *Decider) ask(remember bool, i int, s Shape) (Op, Score, bool) {
+	if remember {
+		return d.On(i, s)
+	}
+	n := &d.fleet.nodes[i]
+	if !fits(n, &s) {
+		return Op{}, NoFit, false
+	}
+	score, gpus := d.scorer.Score(n, &s)
+	return Op{Node: i, GPUs: gpus, Shape: s}, score, true
 }
 
 // Plan says where pods would go if others were gone, all or none, and changes nothing. Of pods that do not all fit, the result

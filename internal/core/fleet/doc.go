@@ -2,15 +2,23 @@
 // the commands share it, so that all of them give the same answers.
 //
 // A Fleet has the nodes with what is free on them. Fit says whether a pod's Shape fits on a node and, if not, what it lacks.
-// A Policy scores the nodes on which it fits; a Decider chooses the best of them. Pack is the policy of Berth. It minimises,
+// A Policy scores the nodes on which it fits; a Decider chooses the best of them. Pack is the policy of Berth. It prefers a node,
 // in this order,
 //
-//  1. the growth of the loss, in coarse steps: the fragmentation of the node for the workload mix, and the GPUs that its CPU
+//  1. where the pod gets healthy GPUs;
+//  2. where it is not below one PCIe switch with others that need much bandwidth to the host, if it does;
+//  3. where its GPUs have the better links;
+//  4. where the loss grows less, in coarse steps: the fragmentation of the node for the workload mix, and the GPUs that its CPU
 //     and memory cannot serve. docs/scheduling.md has the formulas;
-//  2. the position of the node in an order that depends on nothing but the node's name and a seed.
+//  5. where fewer sets of linked GPUs break;
+//  6. that comes first in an order that depends on nothing but the node's name and a seed.
 //
-// Both parts matter: the coarse steps make many nodes equal, and the fixed order then takes the same ones first, so that the
-// others stay empty. An exact score, or ties that are broken at random, allocate less.
+// The coarse steps make many nodes equal, and the fixed order then takes the same ones first, so that the others stay empty. An exact
+// score, or ties that are broken at random, allocate less.
+//
+// A pod requests shares of GPUs, as in traces, or devices of a resource, as in a cluster. Which devices it would get is predicted by
+// Choose, which is what the node's device plugin does. A pod of several requests is a list of shapes, of which the first has its CPU
+// and memory.
 //
 // It guarantees:
 //
@@ -24,5 +32,5 @@
 // Units: CPU in thousandths of a core, memory in MiB, shares of a GPU in thousandths; 1000 is a whole GPU.
 //
 // Nothing here is safe for concurrent use. The package does no I/O, reads no clock, starts no goroutine, and must not import
-// anything but the standard library.
+// anything but the standard library, internal/core/placement and what is below it.
 package fleet

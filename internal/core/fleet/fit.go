@@ -1,6 +1,9 @@
 package fleet
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Lack is what a node lacks for a pod.
 type Lack uint8
@@ -8,14 +11,20 @@ type Lack uint8
 const (
 	// None: the pod fits.
 	None Lack = iota
+	// Resource: the node has no devices of the resource.
+	Resource
 	// Model: the GPUs of the node are of a model that the pod does not accept.
 	Model
+	// Many: the node refuses requests for more than one device of the resource.
+	Many
 	// GPUs: the node has too few GPUs, used or not.
 	GPUs
 	// Health: the node has enough GPUs, but too few of them are usable.
 	Health
 	// Share: enough GPUs are usable, but too few have the share free.
 	Share
+	// Contention: the pod needs much memory bandwidth, and the GPU that it would get has another such pod.
+	Contention
 	// CPU and Memory: less is free than the pod requests.
 	CPU
 	Memory
@@ -25,14 +34,20 @@ func (l Lack) String() string {
 	switch l {
 	case None:
 		return "fits"
+	case Resource:
+		return "resource"
 	case Model:
 		return "GPU model"
+	case Many:
+		return "requests for several"
 	case GPUs:
 		return "number of GPUs"
 	case Health:
 		return "usable GPUs"
 	case Share:
 		return "free GPUs"
+	case Contention:
+		return "memory bandwidth"
 	case CPU:
 		return "CPU"
 	case Memory:
@@ -50,8 +65,9 @@ type Reason struct {
 	// Model is that of the node's GPUs and Models are those that the pod accepts, when the model lacks.
 	Model  string
 	Models ModelSet
-	// Share is what the pod requests of each GPU, in thousandths, when GPUs lack.
-	Share int32
+	// Share is what the pod requests of each GPU, in thousandths, and Resource the resource of which it requests devices, when GPUs lack.
+	Share    int32
+	Resource string
 	// Draining and Gone count the GPUs of the node that are not usable.
 	Draining, Gone int
 }
@@ -63,21 +79,69 @@ func (r Reason) String() string {
 		return "the pod fits"
 	case Model:
 		return fmt.Sprintf("its GPUs are of the model %q, the pod accepts %s", r.Model, r.Models)
+	case Resource:
+		return fmt.Sprintf("it has no %s", r.Resource)
+	case Many:
+		return fmt.Sprintf("it refuses requests for more than one %s, the pod requests %d", r.Resource, r.Want)
 	case GPUs:
-		return fmt.Sprintf("it has %d GPUs, the pod requests %d", r.Have, r.Want)
+		return fmt.Sprintf("it has %d %s, the pod requests %d", r.Have, r.things(), r.Want)
 	case Health:
-		return fmt.Sprintf("%d of its GPUs are usable (%d draining, %d gone), the pod requests %d", r.Have, r.Draining, r.Gone, r.Want)
+		return fmt.Sprintf("%d of its %s are usable (%d draining, %d gone), the pod requests %d", r.Have, r.things(), r.Draining, r.Gone, r.Want)
 	case Share:
-		if r.Share == Whole {
-			return fmt.Sprintf("%d of its GPUs are free, the pod requests %d", r.Have, r.Want)
+		if r.Share == Whole || r.Resource != "" {
+			return fmt.Sprintf("%d of its %s are free, the pod requests %d", r.Have, r.things(), r.Want)
 		}
 		return fmt.Sprintf("%d of its GPUs have %d thousandths free, the pod requests %d", r.Have, r.Share, r.Want)
+	case Contention:
+		return fmt.Sprintf("the pod needs much memory bandwidth, and would share its GPU with another such pod (%d of the free %s would not)", r.Have, r.things())
 	case CPU:
 		return fmt.Sprintf("%s cores are free, the pod requests %s", cores(r.Have), cores(r.Want))
 	case Memory:
 		return fmt.Sprintf("%d MiB of memory are free, the pod requests %d", r.Have, r.Want)
 	}
 	return r.Lack.String()
+}
+
+// things is what the pod requests.
+func (r Reason) things() string { return cmp.Or(r.Resource, "GPUs") }
+
+// devices counts what a node has for a shape: devices in all, of entries that can be allocated, that are free, and that are free
+// without contention. Several devices come from as many entries. single is true where a request for several is refused.
+type devices struct {
+	all, usable, free, calm int64
+	draining, gone          int
+	single                  bool
+}
+
+func count(n *Node, s *Shape) devices {
+	var d devices
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if !s.wants(g) {
+			continue
+		}
+		all, free := int64(1), int64(0)
+		if amount := s.of(g); s.GPUs == 1 && g.Unit > 0 {
+			all, free = int64(g.size()/amount), int64(g.Free/amount)
+		} else if g.Free >= amount {
+			free = 1
+		}
+		d.all += all
+		d.single = d.single || g.Single
+		switch {
+		case g.State == Draining:
+			d.draining += int(all)
+		case g.State == Gone:
+			d.gone += int(all)
+		default:
+			d.usable += all
+			d.free += free
+			if g.Bandwidth == 0 {
+				d.calm += free
+			}
+		}
+	}
+	return d
 }
 
 // fits tells whether a pod of shape s fits on n. It is Fit without its reason.
@@ -88,13 +152,31 @@ func fits(n *Node, s *Shape) bool {
 	if s.GPUs == 0 {
 		return true
 	}
-	have := int32(0)
-	for _, g := range n.GPUs {
-		if g.Free >= s.Share && g.State == Usable {
-			have++
+	if s.Resource == "" {
+		have := int32(0)
+		for i := range n.GPUs {
+			if g := &n.GPUs[i]; g.Free >= s.Share && g.State.allocatable() && g.Resource == "" {
+				have++
+			}
+		}
+		return have >= s.GPUs && s.Models.Allows(n.Model)
+	}
+	d := count(n, s)
+	return d.free >= int64(s.GPUs) && (s.GPUs == 1 || !d.single) && s.Models.Allows(n.Model) && !contended(n, s)
+}
+
+// contended tells whether a pod that needs much memory bandwidth would share a GPU with another one. The node's device plugin chooses
+// the GPU and knows nothing of that, so it counts what it would choose.
+func contended(n *Node, s *Shape) bool {
+	if s.Traffic&Bandwidth == 0 || s.Resource == "" {
+		return false
+	}
+	for i := range Choose(n, s).GPUs.All() {
+		if n.GPUs[i].Bandwidth > 0 {
+			return true
 		}
 	}
-	return have >= s.GPUs && s.Models.Allows(n.Model)
+	return false
 }
 
 // Fit says whether a pod of shape s fits on n now, and otherwise the first thing that lacks: what no other pod's end can change
@@ -115,54 +197,27 @@ func Fit(n *Node, s Shape) Reason {
 }
 
 func fitGPUs(n *Node, s Shape) Reason {
+	d := count(n, &s)
+	if s.Resource != "" && d.all == 0 {
+		return Reason{Lack: Resource, Want: int64(s.GPUs), Resource: s.Resource}
+	}
 	if !s.Models.Allows(n.Model) {
 		return Reason{Lack: Model, Model: n.Model, Models: s.Models}
 	}
-	r := Reason{Want: int64(s.GPUs), Share: s.Share}
-	var usable, free int64
-	for _, g := range n.GPUs {
-		switch {
-		case g.State == Draining:
-			r.Draining++
-		case g.State == Gone:
-			r.Gone++
-		default:
-			usable++
-			if g.Free >= s.Share {
-				free++
-			}
-		}
-	}
-	switch all := int64(len(n.GPUs)); {
-	case all < r.Want:
-		r.Lack, r.Have = GPUs, all
-	case usable < r.Want:
-		r.Lack, r.Have = Health, usable
-	case free < r.Want:
-		r.Lack, r.Have = Share, free
+	r := Reason{Want: int64(s.GPUs), Share: s.Share, Resource: s.Resource, Draining: d.draining, Gone: d.gone}
+	switch {
+	case d.single && s.GPUs > 1:
+		r.Lack = Many
+	case d.all < r.Want:
+		r.Lack, r.Have = GPUs, d.all
+	case d.usable < r.Want:
+		r.Lack, r.Have = Health, d.usable
+	case d.free < r.Want:
+		r.Lack, r.Have = Share, d.free
+	case contended(n, &s):
+		r.Lack, r.Have = Contention, d.calm
 	default:
 		return Reason{}
 	}
 	return r
-}
-
-// Tightest returns the GPUs of n with the least free that still have the share of s, the lowest index first among equals. For
-// whole GPUs these are the first free ones. The pod must fit.
-func Tightest(n *Node, s Shape) GPUSet {
-	var chosen GPUSet
-	for range s.GPUs {
-		best := -1
-		for i, g := range n.GPUs {
-			if g.State != Usable || g.Free < s.Share || chosen.Has(i) {
-				continue
-			}
-			if best < 0 || g.Free < n.GPUs[best].Free {
-				best = i
-			}
-		}
-		if best >= 0 {
-			chosen = chosen.With(best)
-		}
-	}
-	return chosen
 }

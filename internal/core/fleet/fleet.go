@@ -78,12 +78,7 @@ func New(nodes []Node, seed uint64) (*Fleet, error) {
 		n.GPUs = slices.Clone(n.GPUs)
 		n.index, n.generation = i, f.counter
 		f.generations[i], f.byName[n.Name] = f.counter, i
-		f.capacity.CPU += n.CPU
-		f.capacity.Memory += n.Memory
-		f.capacity.GPU += int64(len(n.GPUs)) * Whole
-		f.free.CPU += n.FreeCPU
-		f.free.Memory += n.FreeMemory
-		f.free.GPU += n.Idle()
+		f.count(n, 1)
 	}
 	return f, nil
 }
@@ -116,8 +111,8 @@ func (f *Fleet) Place(op Op) error {
 		return fmt.Errorf("place a pod on %s: %s", n.Name, Fit(n, op.Shape))
 	}
 	for i := range op.GPUs.All() {
-		if g := n.GPUs[i]; g.State != Usable || g.Free < op.Shape.Share {
-			return fmt.Errorf("place a pod on %s: GPU %d is %v with %d thousandths free, the pod requests %d", n.Name, i, g.State, g.Free, op.Shape.Share)
+		if g := &n.GPUs[i]; !g.State.allocatable() || g.Free < op.Shape.of(g) {
+			return fmt.Errorf("place a pod on %s: GPU %d is %v with %d thousandths free, the pod requests %d", n.Name, i, g.State, g.Free, op.Shape.of(g))
 		}
 	}
 	f.record(entry{node: op.Node, kind: placed, op: op})
@@ -135,8 +130,8 @@ func (f *Fleet) Remove(op Op) error {
 		return fmt.Errorf("remove a pod from %s: %s are free, and the pod has %s; want at most what the node has", n.Name, Shape{CPU: n.FreeCPU, Memory: n.FreeMemory}, op.Shape)
 	}
 	for i := range op.GPUs.All() {
-		if free := n.GPUs[i].Free; free+op.Shape.Share > Whole {
-			return fmt.Errorf("remove a pod from %s: %d thousandths of GPU %d are free, and the pod has %d", n.Name, free, i, op.Shape.Share)
+		if g := &n.GPUs[i]; g.Free+op.Shape.of(g) > g.size() {
+			return fmt.Errorf("remove a pod from %s: %d of %d thousandths of GPU %d are free, and the pod has %d", n.Name, g.Free, g.size(), i, op.Shape.of(g))
 		}
 	}
 	f.record(entry{node: op.Node, kind: removed, op: op})
@@ -154,6 +149,39 @@ func (f *Fleet) SetState(node, gpu int, state State) error {
 	return nil
 }
 
+// Replace sets what is known of a node: its capacity, what is free, its GPUs. It ends what the log knows of the node: no checkpoint
+// may be open.
+func (f *Fleet) Replace(i int, n Node) error {
+	switch err := n.validate(); {
+	case err != nil:
+		return fmt.Errorf("replace a node: %w", err)
+	case i < 0 || i >= len(f.nodes) || f.nodes[i].Name != n.Name:
+		return fmt.Errorf("replace node %d by %s: no such node", i, n.Name)
+	case f.open > 0:
+		return fmt.Errorf("replace node %s: %d checkpoints are open; want none", n.Name, f.open)
+	}
+	old := &f.nodes[i]
+	f.count(old, -1)
+	n.GPUs = slices.Clone(n.GPUs)
+	f.counter++
+	n.index, n.generation, f.generations[i] = i, f.counter, f.counter
+	*old = n
+	f.count(old, 1)
+	return nil
+}
+
+// count adds a node, times sign, to the totals.
+func (f *Fleet) count(n *Node, sign int64) {
+	f.capacity.CPU += sign * n.CPU
+	f.capacity.Memory += sign * n.Memory
+	for i := range n.GPUs {
+		f.capacity.GPU += sign * int64(n.GPUs[i].size())
+	}
+	f.free.CPU += sign * n.FreeCPU
+	f.free.Memory += sign * n.FreeMemory
+	f.free.GPU += sign * n.Idle()
+}
+
 // check returns an error for an operation that no node can have.
 func (f *Fleet) check(op Op) error {
 	if err := op.Shape.Validate(); err != nil {
@@ -165,6 +193,11 @@ func (f *Fleet) check(op Op) error {
 	n := &f.nodes[op.Node]
 	if op.GPUs.Len() != int(op.Shape.GPUs) || len(n.GPUs) < MaxGPUs && op.GPUs>>uint(len(n.GPUs)) != 0 {
 		return fmt.Errorf("GPUs %b of the %d of %s; want %d of them", op.GPUs, len(n.GPUs), n.Name, op.Shape.GPUs)
+	}
+	for i := range op.GPUs.All() {
+		if g := &n.GPUs[i]; !op.Shape.wants(g) {
+			return fmt.Errorf("GPU %d of %s has devices of %q; want %q", i, n.Name, g.Resource, op.Shape.Resource)
+		}
 	}
 	return nil
 }
@@ -189,9 +222,29 @@ func (f *Fleet) apply(op Op, sign int64) {
 	f.free.Memory += sign * op.Shape.Memory
 	for i := range op.GPUs.All() {
 		g := &n.GPUs[i]
-		g.Free += int32(sign) * op.Shape.Share
-		if g.State == Usable {
-			f.free.GPU += sign * int64(op.Shape.Share)
+		amount := int32(sign) * op.Shape.of(g)
+		g.Free += amount
+		if g.State.allocatable() {
+			f.free.GPU += int64(amount)
+		}
+		if op.Shape.Traffic != 0 {
+			n.addTraffic(g.Physical, op.Shape.Traffic, -int16(sign))
+		}
+	}
+}
+
+// addTraffic counts a pod that needs much bandwidth on all entries of a physical GPU.
+func (n *Node) addTraffic(physical uint8, traffic Traffic, pods int16) {
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if g.Physical != physical {
+			continue
+		}
+		if traffic&Bandwidth != 0 {
+			g.Bandwidth += pods
+		}
+		if traffic&HostBandwidth != 0 {
+			g.HostBandwidth += pods
 		}
 	}
 }

@@ -285,7 +285,7 @@ func TestMeasure(t *testing.T) {
 
 // TestStep compares the steps with the formula.
 func TestStep(t *testing.T) {
-	m := NewMeasure(Mix{{Shape{GPUs: 1, Share: Whole}, 7, 0}})
+	m := NewMeasure(Mix{{Shape: Shape{GPUs: 1, Share: Whole}, Weight: 7}})
 	for milli := -8000.5; milli <= 8000; milli += 0.25 {
 		want := int32(math.Floor(100 / (1 + math.Exp(-milli/1000))))
 		if got := m.Step(int64(math.Floor(milli * 7))); got != want && m.Step(int64(math.Ceil(milli*7))) != want {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -42,7 +43,7 @@ func NewMeasure(mix Mix) *Measure {
 	for _, t := range mix {
 		m.unit += t.Weight
 		if t.Shape.GPUs > 0 {
-			gpu += float64(t.Weight) * float64(t.Shape.Demand())
+			gpu += float64(t.Weight) * float64(cmp.Or(t.Demand, t.Shape.Demand()))
 			cpu += float64(t.Weight) * float64(t.Shape.CPU)
 			memory += float64(t.Memory)
 		}
@@ -92,7 +93,9 @@ func (m *Measure) of(model string) *modelMix {
 }
 
 func newModelMix(mix Mix, model string) *modelMix {
-	mix = slices.DeleteFunc(slices.Clone(mix), func(t Typical) bool { return t.Shape.GPUs == 0 || !t.Shape.Models.Allows(model) })
+	mix = slices.DeleteFunc(slices.Clone(mix), func(t Typical) bool {
+		return t.Shape.GPUs == 0 || t.Shape.Resource != "" || !t.Shape.Models.Allows(model)
+	})
 	slices.SortStableFunc(mix, func(a, b Typical) int {
 		return compare(int64(a.Shape.Share), int64(b.Shape.Share), int64(a.Shape.GPUs), int64(b.Shape.GPUs), a.Shape.CPU, b.Shape.CPU)
 	})
@@ -198,6 +201,9 @@ func scale(amount int64, rate uint64) int64 {
 // Fragmentation returns F of the node as it is: the expected idle thousandths of its GPUs that a pod of the mix cannot use,
 // times Unit.
 func (m *Measure) Fragmentation(n *Node) int64 {
+	if n.hasResources() {
+		return m.unusable(n, &Shape{}, 0)
+	}
 	var free [MaxGPUs]int32
 	list, idle := sortedFree(n, free[:0])
 	return m.fragmentation(m.of(n.Model), n.FreeCPU, list, idle)
@@ -210,8 +216,8 @@ func (m *Measure) Stranded(n *Node) int64 { return m.stranded(n.FreeCPU, n.FreeM
 // sortedFree appends what is free on the usable GPUs, in ascending order, and returns its sum.
 func sortedFree(n *Node, list []int32) ([]int32, int64) {
 	idle := int64(0)
-	for _, g := range n.GPUs {
-		if g.State == Usable {
+	for i := range n.GPUs {
+		if g := &n.GPUs[i]; g.State.allocatable() {
 			idle += int64(g.Free)
 			list = insert(list, g.Free)
 		}

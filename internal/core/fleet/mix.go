@@ -13,6 +13,8 @@ type Typical struct {
 	Weight int64
 	// Memory is the sum of what these pods request, weighted like them, in MiB.
 	Memory int64
+	// Demand is what one of these pods takes of GPUs, in thousandths; 0 stands for the shape's Demand.
+	Demand int64
 }
 
 // Mix is the workload that future pods are expected to be like.
@@ -37,7 +39,8 @@ func TypicalShapes(pods []Shape, covered float64) Mix {
 	}
 	slices.SortFunc(mix, func(a, b Typical) int {
 		return cmp.Or(-cmp.Compare(a.Weight, b.Weight), -cmp.Compare(a.Shape.CPU, b.Shape.CPU), -cmp.Compare(a.Shape.Share, b.Shape.Share),
-			-cmp.Compare(a.Shape.GPUs, b.Shape.GPUs), -cmp.Compare(a.Shape.Models.names, b.Shape.Models.names))
+			-cmp.Compare(a.Shape.GPUs, b.Shape.GPUs), -cmp.Compare(a.Shape.Models.names, b.Shape.Models.names),
+			-cmp.Compare(a.Shape.Resource, b.Shape.Resource), -cmp.Compare(a.Shape.Traffic, b.Shape.Traffic))
 	})
 	want, have := covered*float64(len(pods)), int64(0)
 	for i := range mix {

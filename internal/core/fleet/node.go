@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+
+	"github.com/berth-gpu/berth/internal/core/placement/shared"
 )
 
 // Whole is a whole GPU in thousandths.
@@ -21,6 +23,10 @@ type State uint8
 const (
 	// Usable GPUs can be given to new pods.
 	Usable State = iota
+	// Degraded GPUs are given to new pods when no usable ones are left.
+	Degraded
+	// Doubtful GPUs are free, but the node still reports a holder that has ended. They are given to new pods last.
+	Doubtful
 	// Draining GPUs keep the pods that they have, and get no new ones.
 	Draining
 	// Gone GPUs do not answer.
@@ -31,6 +37,10 @@ func (s State) String() string {
 	switch s {
 	case Usable:
 		return "usable"
+	case Degraded:
+		return "degraded"
+	case Doubtful:
+		return "doubtful"
 	case Draining:
 		return "draining"
 	case Gone:
@@ -39,12 +49,38 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// GPU is a GPU of a node.
+// allocatable tells whether new pods can be given GPUs of the state.
+func (s State) allocatable() bool { return s <= Doubtful }
+
+// GPU is what pods can have of a GPU: all of it at once, any share of it, its replicas, or those of its MIG devices that have one
+// profile. A GPU with MIG devices of several profiles is several entries.
 type GPU struct {
-	// Free is what no pod has, in thousandths.
+	// Free is what no pod has, in thousandths of the physical GPU.
 	Free int32
 	// State says whether that can be given away.
 	State State
+	// Resource is the name under which pods request devices of the entry. It is empty where pods request shares, as in traces.
+	Resource string
+	// Unit is what one device of the resource is, in thousandths: Whole, less for a replica or MIG device, 0 without a resource.
+	Unit int32
+	// Size is what the entry has in all, in thousandths; 0 stands for Whole.
+	Size int32
+	// Physical is the position of the physical GPU on the node: that in Node.Links.
+	Physical uint8
+	// Switch numbers the PCIe switches, or bridges, below which the node's GPUs are.
+	Switch uint8
+	// Single is true where a request for more than one device of the entry's resource is refused.
+	Single bool
+	// Bandwidth counts the pods on the physical GPU that need much bandwidth of its memory, HostBandwidth those that need much to the host.
+	Bandwidth, HostBandwidth int16
+}
+
+// size returns what the entry has in all.
+func (g *GPU) size() int32 {
+	if g.Size == 0 {
+		return Whole
+	}
+	return g.Size
 }
 
 // Node is a node with its capacity and what is free of it.
@@ -58,6 +94,10 @@ type Node struct {
 	Memory, FreeMemory int64
 	// GPUs are the node's GPUs; their position is their index.
 	GPUs []GPU
+	// Links are the links between the physical GPUs, or nil where they are not known.
+	Links *shared.Topology
+	// Spread is true where the node takes a device from the GPU that is used least; otherwise from the one that is used most.
+	Spread bool
 
 	index      int
 	generation uint64
@@ -67,7 +107,7 @@ type Node struct {
 func Empty(name, model string, cpu, memory int64, gpus int) Node {
 	n := Node{Name: name, Model: model, CPU: cpu, FreeCPU: cpu, Memory: memory, FreeMemory: memory, GPUs: make([]GPU, gpus)}
 	for i := range n.GPUs {
-		n.GPUs[i].Free = Whole
+		n.GPUs[i] = GPU{Free: Whole, Physical: uint8(i)}
 	}
 	return n
 }
@@ -79,11 +119,11 @@ func (n *Node) Index() int { return n.index }
 // are equal states.
 func (n *Node) Generation() uint64 { return n.generation }
 
-// Idle returns what pods could still be given of the node's GPUs, in thousandths.
+// Idle returns what pods could still be given of the node's GPUs, in thousandths, degraded ones included.
 func (n *Node) Idle() int64 {
 	var idle int64
 	for _, g := range n.GPUs {
-		if g.State == Usable {
+		if g.State.allocatable() {
 			idle += int64(g.Free)
 		}
 	}
@@ -100,10 +140,22 @@ func (n *Node) validate() error {
 	case n.Memory < 0 || n.Memory > MaxAmount || n.FreeMemory < 0 || n.FreeMemory > n.Memory:
 		return fmt.Errorf("node %s: %d of %d MiB are free; want 0 <= free <= all <= %d", n.Name, n.FreeMemory, n.Memory, int64(MaxAmount))
 	}
-	for i, g := range n.GPUs {
-		if g.Free < 0 || g.Free > Whole || g.State > Gone {
-			return fmt.Errorf("node %s, GPU %d: %d thousandths are free, %v; want 0 to %d, usable, draining or gone", n.Name, i, g.Free, g.State, Whole)
+	for i := range n.GPUs {
+		if err := n.GPUs[i].validate(); err != nil {
+			return fmt.Errorf("node %s, GPU %d: %w", n.Name, i, err)
 		}
+	}
+	return nil
+}
+
+func (g *GPU) validate() error {
+	switch {
+	case g.Size < 0 || g.Size > Whole || g.Free < 0 || g.Free > g.size() || g.State > Gone:
+		return fmt.Errorf("%d of %d thousandths are free, %v; want 0 to %d, and a known state", g.Free, g.size(), g.State, Whole)
+	case (g.Resource == "") != (g.Unit == 0) || g.Unit < 0 || g.Unit > g.size():
+		return fmt.Errorf("devices of the resource %q are %d thousandths each; want 1 to %d with a resource, 0 without", g.Resource, g.Unit, g.size())
+	case g.Physical >= MaxGPUs:
+		return fmt.Errorf("it is part of GPU %d; want 0 to %d", g.Physical, MaxGPUs-1)
 	}
 	return nil
 }

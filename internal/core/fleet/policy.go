@@ -1,5 +1,7 @@
 package fleet
 
+import "fmt"
+
 // Policy is a way to choose a node.
 type Policy interface {
 	// Name is what the policy is called by users.
@@ -13,7 +15,30 @@ type Scorer interface {
 	// Score returns how good it is to place a pod of shape s on n, on which it fits, and on which GPUs. Higher is better; 0 is
 	// the lowest. It depends on nothing but the shape and the state of the node: it is asked once for each generation of the
 	// node and shape.
-	Score(n *Node, s *Shape) (int32, GPUSet)
+	Score(n *Node, s *Shape) (Score, GPUSet)
+}
+
+// Policies of the scheduler, by the names that users give.
+const (
+	PolicyPack    = "pack"
+	PolicySpread  = "spread"
+	PolicyLatency = "latency"
+)
+
+// PolicyNames are the names of the scheduler's policies.
+func PolicyNames() []string { return []string{PolicyPack, PolicySpread, PolicyLatency} }
+
+// NewPolicy returns the policy of that name. It returns an error that lists the names for another one.
+func NewPolicy(name string, m *Measure) (Policy, error) {
+	switch name {
+	case PolicyPack:
+		return Pack(m), nil
+	case PolicySpread:
+		return Spread(), nil
+	case PolicyLatency:
+		return Latency(m), nil
+	}
+	return nil, fmt.Errorf("unknown policy %q; want one of %v", name, PolicyNames())
 }
 
 // gradient is the policy that places a pod where a loss grows least.
@@ -21,14 +46,18 @@ type gradient struct {
 	name     string
 	measure  *Measure
 	stranded bool
+	links    func(*Node, *Shape, *Choice) uint64
 }
 
 // Pack is Berth's policy: it places a pod where fragmentation and stranding together grow least.
-func Pack(m *Measure) Policy { return gradient{"pack", m, true} }
+func Pack(m *Measure) Policy { return gradient{PolicyPack, m, true, linkRank} }
+
+// Latency places a pod where its GPUs have the fastest links, and then as Pack does.
+func Latency(m *Measure) Policy { return gradient{PolicyLatency, m, true, linkSpeed} }
 
 // FragmentationGradient is the policy that considers fragmentation alone: FGD of "Beware of Fragmentation" (USENIX ATC 2023).
 // It is here only since its formula is part of Pack's; no program decides by it.
-func FragmentationGradient(m *Measure) Policy { return gradient{"FGD", m, false} }
+func FragmentationGradient(m *Measure) Policy { return gradient{"FGD", m, false, linkRank} }
 
 func (g gradient) Name() string { return g.name }
 
@@ -48,36 +77,56 @@ type gradientScorer struct {
 	nodes []nodeLoss
 }
 
-// Score is how much the loss falls, as a step. A share of a GPU goes to the GPU with the highest step, the lowest index among
-// equals; whole GPUs are the first free ones.
-func (g *gradientScorer) Score(n *Node, s *Shape) (int32, GPUSet) {
-	var space [MaxGPUs]int32
+// before returns the loss of the node as it is.
+func (g *gradientScorer) before(n *Node) *nodeLoss {
 	before := &g.nodes[n.index]
-	if before.mix == nil || before.generation != n.generation {
-		free, idle := sortedFree(n, space[:0])
-		mix := g.measure.of(n.Model)
-		*before = nodeLoss{n.generation, mix, g.loss(mix, n.FreeCPU, n.FreeMemory, free, idle)}
+	if before.mix != nil && before.generation == n.generation {
+		return before
 	}
-	if s.GPUs != 1 || s.Share == Whole {
-		gpus := Tightest(n, *s)
-		return g.measure.Step(before.loss - g.after(before.mix, n, s, gpus)), gpus
+	mix := g.measure.of(n.Model)
+	if n.hasResources() {
+		*before = nodeLoss{n.generation, mix, g.lossOf(n, &Shape{}, 0)}
+		return before
 	}
+	var space [MaxGPUs]int32
+	free, idle := sortedFree(n, space[:0])
+	*before = nodeLoss{n.generation, mix, g.loss(mix, n.FreeCPU, n.FreeMemory, free, idle)}
+	return before
+}
+
+// Score is how much the loss falls, as a step. A share of a GPU goes to the GPU with the highest step, the lowest index among
+// equals.
+func (g *gradientScorer) Score(n *Node, s *Shape) (Score, GPUSet) {
+	before := g.before(n)
+	if s.Shared() && s.GPUs == 1 {
+		return g.scoreShare(n, s, before)
+	}
+	c := Choose(n, s)
+	return compose(&c, g.links(n, s, &c), g.measure.Step(before.loss-g.after(before.mix, n, s, c.GPUs))), c.GPUs
+}
+
+// scoreShare chooses the GPU for a share by the loss.
+func (g *gradientScorer) scoreShare(n *Node, s *Shape, before *nodeLoss) (Score, GPUSet) {
 	best, chosen := int32(-1), -1
-	for i, gpu := range n.GPUs {
-		if gpu.State != Usable || gpu.Free < s.Share || g.seen(n, i) {
+	for i := range n.GPUs {
+		gpu := &n.GPUs[i]
+		if !gpu.State.allocatable() || gpu.Resource != "" || gpu.Free < s.Share || g.seen(n, i) || chosen >= 0 && gpu.State > n.GPUs[chosen].State {
 			continue
 		}
-		if step := g.measure.Step(before.loss - g.after(before.mix, n, s, GPUSet(0).With(i))); step > best {
+		step := g.measure.Step(before.loss - g.after(before.mix, n, s, GPUSet(0).With(i)))
+		if step > best || gpu.State < n.GPUs[chosen].State {
 			best, chosen = step, i
 		}
 	}
-	return best, GPUSet(0).With(chosen)
+	c := Choice{GPUs: GPUSet(0).With(chosen)}
+	n.judge(s, &c)
+	return compose(&c, linkBest, best), c.GPUs
 }
 
-// seen tells whether a GPU with a lower index is as free as GPU i, and usable.
+// seen tells whether a GPU with a lower index is as free as GPU i, and in the same state.
 func (g *gradientScorer) seen(n *Node, i int) bool {
-	for _, gpu := range n.GPUs[:i] {
-		if gpu.Free == n.GPUs[i].Free && gpu.State == Usable {
+	for k := range n.GPUs[:i] {
+		if gpu := &n.GPUs[k]; gpu.Free == n.GPUs[i].Free && gpu.State == n.GPUs[i].State {
 			return true
 		}
 	}
@@ -86,10 +135,14 @@ func (g *gradientScorer) seen(n *Node, i int) bool {
 
 // after returns the loss of a node with one more pod on these GPUs.
 func (g *gradientScorer) after(mix *modelMix, n *Node, s *Shape, gpus GPUSet) int64 {
+	if n.hasResources() {
+		return g.lossOf(n, s, gpus)
+	}
 	var space [MaxGPUs]int32
 	free, idle := space[:0], int64(0)
-	for i, gpu := range n.GPUs {
-		if gpu.State != Usable {
+	for i := range n.GPUs {
+		gpu := &n.GPUs[i]
+		if !gpu.State.allocatable() {
 			continue
 		}
 		left := gpu.Free
@@ -108,4 +161,40 @@ func (g *gradientScorer) loss(mix *modelMix, cpu, memory int64, free []int32, id
 		loss += g.measure.stranded(cpu, memory, idle)
 	}
 	return loss
+}
+
+// lossOf is the loss of a node with resources, with one more pod on these GPUs.
+func (g *gradientScorer) lossOf(n *Node, s *Shape, gpus GPUSet) int64 {
+	loss := g.measure.unusable(n, s, gpus)
+	if g.stranded {
+		idle := n.Idle()
+		for i := range gpus.All() {
+			idle -= int64(s.of(&n.GPUs[i]))
+		}
+		loss += g.measure.stranded(n.FreeCPU-s.CPU, n.FreeMemory-s.Memory, idle)
+	}
+	return loss
+}
+
+// spread is the policy that places a pod where most is free.
+type spread struct{}
+
+// Spread places a pod on the node that has most of its GPUs free, so that a fault or an upgrade of a node ends few pods. A pod without
+// GPUs goes to the node with most CPU free.
+func Spread() Policy { return spread{} }
+
+func (spread) Name() string         { return PolicySpread }
+func (spread) Scorer(*Fleet) Scorer { return spread{} }
+
+func (spread) Score(n *Node, s *Shape) (Score, GPUSet) {
+	c := Choose(n, s)
+	const most = 1<<stepBits - 1
+	free, all := n.FreeCPU-s.CPU, n.CPU
+	if s.GPUs > 0 {
+		free, all = n.Idle(), 0
+		for i := range n.GPUs {
+			all += int64(n.GPUs[i].size())
+		}
+	}
+	return compose(&c, linkRank(n, s, &c), int32(free*most/max(1, all))), c.GPUs
 }

@@ -47,13 +47,43 @@ type Shape struct {
 	GPUs, Share int32
 	// Models are the models that the pod accepts.
 	Models ModelSet
+	// Resource is the name of the resource of which GPUs is the number of devices; Share is 0 then. It is empty for shares.
+	Resource string
+	// Traffic is what the pod says that it needs much of.
+	Traffic Traffic
 }
 
-// Demand returns what the pod requests of GPUs in all, in thousandths.
-func (s Shape) Demand() int64 { return int64(s.GPUs) * int64(s.Share) }
+// Traffic is a set of bandwidths of which a pod needs much.
+type Traffic uint8
 
-// Shared tells whether the pod requests less than whole GPUs.
-func (s Shape) Shared() bool { return s.GPUs > 0 && s.Share < Whole }
+const (
+	// Memory bandwidth of the GPU: two such pods do not share a GPU.
+	Bandwidth Traffic = 1 << iota
+	// Bandwidth to the host: such pods are kept apart by PCIe switch where that is possible.
+	HostBandwidth
+)
+
+// of returns what the pod takes of an entry, in thousandths.
+func (s *Shape) of(g *GPU) int32 {
+	if s.Resource != "" {
+		return g.Unit
+	}
+	return s.Share
+}
+
+// wants tells whether an entry is of the kind that the pod requests.
+func (s *Shape) wants(g *GPU) bool { return s.Resource == g.Resource }
+
+// Demand returns what the pod requests of GPUs in all, in thousandths. A device of a resource counts as a whole GPU.
+func (s Shape) Demand() int64 {
+	if s.Resource != "" {
+		return int64(s.GPUs) * Whole
+	}
+	return int64(s.GPUs) * int64(s.Share)
+}
+
+// Shared tells whether the pod requests shares of GPUs.
+func (s Shape) Shared() bool { return s.GPUs > 0 && s.Resource == "" && s.Share < Whole }
 
 // String returns the shape in words.
 func (s Shape) String() string {
@@ -61,6 +91,8 @@ func (s Shape) String() string {
 	switch {
 	case s.GPUs == 0:
 		return text + ", no GPU"
+	case s.Resource != "":
+		text += fmt.Sprintf(", %d %s", s.GPUs, s.Resource)
 	case s.Share == Whole:
 		text += fmt.Sprintf(", %d GPU", s.GPUs)
 	default:
@@ -81,7 +113,9 @@ func (s Shape) Validate() error {
 		return fmt.Errorf("a pod of %d GPUs; want 0 to %d", s.GPUs, MaxGPUs)
 	case s.Share < 0 || s.Share > Whole:
 		return fmt.Errorf("a pod of %d thousandths of a GPU; want 0 to %d", s.Share, Whole)
-	case (s.GPUs == 0) != (s.Share == 0):
+	case s.Resource != "" && (s.Share != 0 || s.GPUs == 0):
+		return fmt.Errorf("a pod of %d %s with %d thousandths of each; want at least 1 and no share", s.GPUs, s.Resource, s.Share)
+	case s.Resource == "" && (s.GPUs == 0) != (s.Share == 0):
 		return fmt.Errorf("a pod of %d GPUs with %d thousandths of each; want both or none", s.GPUs, s.Share)
 	}
 	return nil

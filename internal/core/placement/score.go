@@ -31,6 +31,9 @@ func levelOf(link gpu.Link) Level {
 	return levelNVLink - Level(link.Path)
 }
 
+// NVLink tells whether the level is one of NVLinks.
+func (l Level) NVLink() bool { return l >= levelNVLink }
+
 // nearness returns 6 for two GPUs on one board down to 1 for SYS, and 0 for unknown.
 func nearness(path gpu.PCIPath) int {
 	if path == gpu.PathUnknown {

@@ -29,7 +29,9 @@ func New(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, er
 func (p *Plugin) Name() string { return Name }
 
 // Score scores a node.
-func (p *Plugin) Score(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) (int64, *fwk.Status) { return 0, nil }
+func (p *Plugin) Score(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) (int64, *fwk.Status) {
+	return 0, nil
+}
 
 // ScoreExtensions returns nil: the scores need no normalization.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
