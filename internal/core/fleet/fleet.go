@@ -233,6 +233,9 @@ func (f *Fleet) apply(op Op, sign int64) {
 	}
 }
 
+// AddTraffic counts a pod that has GPU i and needs much bandwidth. The node must not be that of a Fleet.
+func (n *Node) AddTraffic(i int, traffic Traffic) { n.addTraffic(n.GPUs[i].Physical, traffic, 1) }
+
 // addTraffic counts a pod that needs much bandwidth on all entries of a physical GPU.
 func (n *Node) addTraffic(physical uint8, traffic Traffic, pods int16) {
 	for i := range n.GPUs {

@@ -1,0 +1,258 @@
+package fleetview
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
+
+// Pod is a pod that is bound to a node and has not ended.
+type Pod struct {
+	UID, Namespace, Name string
+	// Requests are those of Resources.Requests.
+	Requests []fleet.Shape
+	// Assumed are the GPUs that it was predicted to get, one set per request that has GPUs; nil when nothing was predicted.
+	Assumed []fleet.GPUSet
+}
+
+// Input is what a node is made of.
+type Input struct {
+	Node *corev1.Node
+	// Hardware is nil for a node without a GPUNode.
+	Hardware *Hardware
+	// Resources are those of the cluster.
+	Resources Resources
+	// Pods are the pods of the node in the order in which the kubelet gets them.
+	Pods []Pod
+	// CPU (thousandths of a core) and Memory (MiB) are what these and all other pods of the node request.
+	CPU, Memory int64
+	// Claimed are the UUIDs of the GPUs that are allocated to ResourceClaims, whole or in part.
+	Claimed map[string]bool
+}
+
+// Holding says which GPUs a pod has.
+type Holding struct {
+	// GPUs are entries of the node, one set per request that has GPUs.
+	GPUs []fleet.GPUSet
+	// Reported is true when the GPUNode says so, and false when it was predicted.
+	Reported bool
+}
+
+// View is a node as the fleet decides by it.
+type View struct {
+	Node fleet.Node
+	// Holdings are those of the pods that request GPUs, by UID.
+	Holdings map[string]Holding
+	// Counted is true where the node is described by counts alone: which GPU a pod gets is not known there.
+	Counted bool
+	// Note says in one sentence what of the node cannot be used, or is empty.
+	Note string
+
+	hardware *Hardware
+}
+
+// Build returns the view of a node.
+func Build(in Input) View {
+	v := View{Holdings: map[string]Holding{}, hardware: in.Hardware}
+	v.Node = fleet.Node{
+		Name: in.Node.Name, Model: in.Node.Labels[ProductLabel], Spread: true,
+		CPU: bounded(in.Node.Status.Allocatable.Cpu().MilliValue()), Memory: bounded(in.Node.Status.Allocatable.Memory().Value() >> 20),
+	}
+	v.Node.FreeCPU, v.Node.FreeMemory = max(0, v.Node.CPU-in.CPU), max(0, v.Node.Memory-in.Memory)
+	if h := in.Hardware; h != nil {
+		v.Note, v.Node.Model = h.Note, cmp.Or(v.Node.Model, h.Product)
+	}
+	if in.Hardware == nil || in.Hardware.unusable {
+		v.countDevices(&in)
+		return v
+	}
+	v.Node.Links = in.Hardware.links
+	alive := map[string]bool{}
+	for i := range in.Pods {
+		alive[in.Pods[i].UID] = true
+	}
+	reported := v.hold(&in, alive)
+	v.silence(&in)
+	for i := range in.Pods {
+		v.predict(&in.Pods[i], reported[in.Pods[i].UID])
+	}
+	return v
+}
+
+// hold makes the entries with what is held of them. It returns the entries that pods hold, by UID.
+func (v *View) hold(in *Input, alive map[string]bool) map[string]fleet.GPUSet {
+	reported := map[string]fleet.GPUSet{}
+	for i := range in.Hardware.entries {
+		e := &in.Hardware.entries[i]
+		g := e.gpu
+		g.Free = g.Size
+		if g.Size == 0 {
+			g.Free = fleet.Whole
+		}
+		ended := int32(0)
+		for _, h := range e.holders {
+			lives := h.lasting
+			for _, uid := range h.pods {
+				lives = lives || alive[uid]
+				reported[uid] = reported[uid].With(i)
+			}
+			if !lives {
+				ended++
+				continue
+			}
+			g.Free = max(0, g.Free-g.Unit)
+		}
+		// The kubelet, too, takes a GPU last of which it does not know yet that it is free.
+		if ended > 0 && g.Unit == fleet.Whole && g.Free == fleet.Whole && g.State < fleet.Doubtful {
+			g.State = fleet.Doubtful
+		}
+		if in.Claimed[e.uuid] && g.Unit == fleet.Whole {
+			g.Free = 0
+		}
+		v.Node.GPUs = append(v.Node.GPUs, g)
+	}
+	return reported
+}
+
+// silence marks the devices of resources that the Node does not offer at all: their agent is not running, and the kubelet allocates none.
+func (v *View) silence(in *Input) {
+	var silent []string
+	for i := range v.Node.GPUs {
+		g := &v.Node.GPUs[i]
+		if g.Resource == ResourceOfClaims || g.State > fleet.Doubtful {
+			continue
+		}
+		if quantity := in.Node.Status.Allocatable[corev1.ResourceName(g.Resource)]; quantity.Sign() > 0 {
+			continue
+		}
+		g.State = fleet.Gone
+		if !slices.Contains(silent, g.Resource) {
+			silent = append(silent, g.Resource)
+		}
+	}
+	if len(silent) > 0 {
+		v.Note = fmt.Sprintf("the Node offers no %s, although its GPUNode lists healthy GPUs: the agent of the node does not run, or has just started", strings.Join(silent, ", "))
+	}
+}
+
+// predict places the requests of a pod, on the GPUs that it is reported to have or on those that it was or is predicted to get.
+func (v *View) predict(pod *Pod, reported fleet.GPUSet) {
+	holding := Holding{Reported: reported != 0}
+	if holding.Reported {
+		holding.GPUs = []fleet.GPUSet{reported}
+		for i := range pod.Requests {
+			v.addTraffic(&pod.Requests[i], reported)
+		}
+		v.Holdings[pod.UID] = holding
+		return
+	}
+	number := 0
+	for i := range pod.Requests {
+		s := &pod.Requests[i]
+		if s.GPUs == 0 || s.Resource == ResourceOfClaims {
+			continue
+		}
+		gpus := v.assume(pod, number, s)
+		number++
+		for k := range gpus.All() {
+			v.Node.GPUs[k].Free -= v.Node.GPUs[k].Unit
+		}
+		v.addTraffic(s, gpus)
+		holding.GPUs = append(holding.GPUs, gpus)
+	}
+	if number > 0 {
+		v.Holdings[pod.UID] = holding
+	}
+}
+
+// assume returns the GPUs that a pod was predicted to get, if they are still free, or those that it would get now. Fewer than it requests
+// when there are too few.
+func (v *View) assume(pod *Pod, number int, s *fleet.Shape) fleet.GPUSet {
+	if number < len(pod.Assumed) && v.free(pod.Assumed[number], s) {
+		return pod.Assumed[number]
+	}
+	if gpus := fleet.Choose(&v.Node, s).GPUs; v.free(gpus, s) {
+		return gpus
+	}
+	var some fleet.GPUSet
+	for i := range v.Node.GPUs {
+		if g := &v.Node.GPUs[i]; g.Resource == s.Resource && g.Free >= g.Unit && some.Len() < int(s.GPUs) {
+			some = some.With(i)
+		}
+	}
+	return some
+}
+
+// free tells whether a request can have these GPUs.
+func (v *View) free(gpus fleet.GPUSet, s *fleet.Shape) bool {
+	if gpus.Len() != int(s.GPUs) || len(v.Node.GPUs) < fleet.MaxGPUs && gpus>>len(v.Node.GPUs) != 0 {
+		return false
+	}
+	for i := range gpus.All() {
+		if g := &v.Node.GPUs[i]; g.Resource != s.Resource || g.Free < g.Unit {
+			return false
+		}
+	}
+	return true
+}
+
+func (v *View) addTraffic(s *fleet.Shape, gpus fleet.GPUSet) {
+	if s.Traffic == 0 {
+		return
+	}
+	for i := range gpus.All() {
+		v.Node.AddTraffic(i, s.Traffic)
+	}
+}
+
+// countDevices describes the devices of a node by the counts of its Node: GPUs without links, of which as many are free as the pods leave.
+func (v *View) countDevices(in *Input) {
+	v.Counted = true
+	if v.Note == "" && v.Node.Model != "" {
+		v.Note = "there is no GPUNode: the counts of the Node decide, and links do not count"
+	}
+	var names []string
+	for name := range in.Node.Status.Allocatable {
+		if in.Resources.Is(name) {
+			names = append(names, string(name))
+		}
+	}
+	slices.Sort(names)
+	position := uint8(0)
+	for _, name := range names {
+		quantity := in.Node.Status.Allocatable[corev1.ResourceName(name)]
+		unit := int32(fleet.Whole)
+		if offer, known := in.Resources[name]; known && offer.Unit > 0 {
+			unit = offer.Unit
+		}
+		for left := min(quantity.Value(), fleet.MaxGPUs); left > 0 && len(v.Node.GPUs) < fleet.MaxGPUs; position++ {
+			devices := min(left, int64(fleet.Whole/unit))
+			size := int32(devices) * unit
+			v.Node.GPUs = append(v.Node.GPUs, fleet.GPU{Resource: name, Unit: unit, Size: size, Free: size, Physical: position})
+			left -= devices
+		}
+	}
+	for i := range in.Pods {
+		v.predict(&in.Pods[i], 0)
+	}
+}
+
+// Devices returns the UUIDs of the physical GPUs of entries, ascending; none where they are not known.
+func (v *View) Devices(gpus fleet.GPUSet) []string {
+	if v.Counted || v.hardware == nil {
+		return nil
+	}
+	var list []string
+	for i := range gpus.All() {
+		if i < len(v.hardware.entries) {
+			list = append(list, v.hardware.entries[i].uuid)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
