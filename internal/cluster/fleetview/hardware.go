@@ -41,11 +41,33 @@ type holder struct {
 	lasting bool
 }
 
+// Free returns how many devices of each resource are free by what the GPUNode says.
+func (h *Hardware) Free() map[string]int64 {
+	free := map[string]int64{}
+	for i := range h.entries {
+		e := &h.entries[i]
+		if e.gpu.State > fleet.Doubtful || e.gpu.Unit == 0 {
+			continue
+		}
+		all := int64(1)
+		if e.gpu.Size > 0 {
+			all = int64(e.gpu.Size / e.gpu.Unit)
+		}
+		free[e.gpu.Resource] += max(0, all-int64(len(e.holders)))
+	}
+	return free
+}
+
 // Reader reads GPUNodes. Nodes of equal topologies share what is computed of them.
 type Reader struct{ cache *shared.Cache }
 
 // NewReader returns a reader with bounded memory.
 func NewReader() *Reader { return &Reader{cache: shared.NewCache(shared.Options{})} }
+
+// Unreadable stands for a GPUNode that cannot be decoded: the counts of its Node decide.
+func Unreadable(node string, err error) *Hardware {
+	return &Hardware{Node: node, unusable: true, Note: fmt.Sprintf("GPUNode %s cannot be read, the counts of the Node decide: %v", node, err)}
+}
 
 // Read reads a GPUNode. It never fails: what cannot be used is in Note.
 func (r *Reader) Read(node *v1alpha1.GPUNode) *Hardware {

@@ -16,8 +16,9 @@ type Pod struct {
 	UID, Namespace, Name string
 	// Requests are those of Resources.Requests.
 	Requests []fleet.Shape
-	// Assumed are the GPUs that it was predicted to get, one set per request that has GPUs; nil when nothing was predicted.
-	Assumed []fleet.GPUSet
+	// Assumed are the UUIDs of the physical GPUs that it was predicted to get, one list per request for devices; nil when nothing was
+	// predicted.
+	Assumed [][]string
 }
 
 // Input is what a node is made of.
@@ -52,6 +53,8 @@ type View struct {
 	Counted bool
 	// Note says in one sentence what of the node cannot be used, or is empty.
 	Note string
+	// Unpredictable says why the kubelet may choose other GPUs than predicted, or is empty.
+	Unpredictable string
 
 	hardware *Hardware
 }
@@ -145,27 +148,29 @@ func (v *View) predict(pod *Pod, reported fleet.GPUSet) {
 	holding := Holding{Reported: reported != 0}
 	if holding.Reported {
 		holding.GPUs = []fleet.GPUSet{reported}
-		for i := range pod.Requests {
-			v.addTraffic(&pod.Requests[i], reported)
-		}
-		v.Holdings[pod.UID] = holding
-		return
 	}
+	// Of a pod whose containers are being started one after another, the first requests are reported.
+	have := int32(reported.Len())
 	number := 0
 	for i := range pod.Requests {
 		s := &pod.Requests[i]
 		if s.GPUs == 0 || s.Resource == ResourceOfClaims {
 			continue
 		}
-		gpus := v.assume(pod, number, s)
 		number++
+		if have >= s.GPUs {
+			have -= s.GPUs
+			v.addTraffic(s, reported)
+			continue
+		}
+		gpus := v.assume(pod, number-1, s)
 		for k := range gpus.All() {
 			v.Node.GPUs[k].Free -= v.Node.GPUs[k].Unit
 		}
 		v.addTraffic(s, gpus)
 		holding.GPUs = append(holding.GPUs, gpus)
 	}
-	if number > 0 {
+	if len(holding.GPUs) > 0 {
 		v.Holdings[pod.UID] = holding
 	}
 }
@@ -173,8 +178,10 @@ func (v *View) predict(pod *Pod, reported fleet.GPUSet) {
 // assume returns the GPUs that a pod was predicted to get, if they are still free, or those that it would get now. Fewer than it requests
 // when there are too few.
 func (v *View) assume(pod *Pod, number int, s *fleet.Shape) fleet.GPUSet {
-	if number < len(pod.Assumed) && v.free(pod.Assumed[number], s) {
-		return pod.Assumed[number]
+	if number < len(pod.Assumed) && !v.Counted {
+		if gpus := v.entriesOf(pod.Assumed[number], s); v.free(gpus, s) {
+			return gpus
+		}
 	}
 	if gpus := fleet.Choose(&v.Node, s).GPUs; v.free(gpus, s) {
 		return gpus
@@ -186,6 +193,20 @@ func (v *View) assume(pod *Pod, number int, s *fleet.Shape) fleet.GPUSet {
 		}
 	}
 	return some
+}
+
+// entriesOf returns for each physical GPU the first entry of which a request can have a device.
+func (v *View) entriesOf(uuids []string, s *fleet.Shape) fleet.GPUSet {
+	var gpus fleet.GPUSet
+	for _, uuid := range uuids {
+		for i := range v.Node.GPUs {
+			if v.hardware.entries[i].uuid == uuid && v.free(fleet.GPUSet(0).With(i), &fleet.Shape{Resource: s.Resource, GPUs: 1}) {
+				gpus = gpus.With(i)
+				break
+			}
+		}
+	}
+	return gpus
 }
 
 // free tells whether a request can have these GPUs.

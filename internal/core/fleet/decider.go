@@ -1,7 +1,10 @@
 package fleet
 
-// maxRows bounds the shapes of which the scores are kept.
-const maxRows = 1024
+// maxCells bounds the scores that are kept, over all shapes: 48 MiB. The scores of leastRows shapes are kept in any case.
+const (
+	maxCells  = 2 << 20
+	leastRows = 16
+)
 
 // Stats counts the work of a Decider.
 type Stats struct {
@@ -79,10 +82,10 @@ func (d *Decider) row(s Shape) *row {
 	d.stats.Decisions++
 	r := d.rows[s]
 	if r == nil {
-		if len(d.rows) >= maxRows {
+		n := d.fleet.Len()
+		if len(d.rows) >= max(leastRows, maxCells/max(1, n)) {
 			d.forget()
 		}
-		n := d.fleet.Len()
 		r = &row{generations: make([]uint64, n), scores: make([]Score, n), gpus: make([]GPUSet, n)}
 		d.rows[s] = r
 	}

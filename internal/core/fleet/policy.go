@@ -180,7 +180,7 @@ func (g *gradientScorer) lossOf(n *Node, s *Shape, gpus GPUSet) int64 {
 type spread struct{}
 
 // Spread places a pod on the node that has most of its GPUs free, so that a fault or an upgrade of a node ends few pods. A pod without
-// GPUs goes to the node with most CPU free.
+// GPUs goes to a node without GPUs.
 func Spread() Policy { return spread{} }
 
 func (spread) Name() string         { return PolicySpread }
@@ -189,12 +189,14 @@ func (spread) Scorer(*Fleet) Scorer { return spread{} }
 func (spread) Score(n *Node, s *Shape) (Score, GPUSet) {
 	c := Choose(n, s)
 	const most = 1<<stepBits - 1
-	free, all := n.FreeCPU-s.CPU, n.CPU
-	if s.GPUs > 0 {
-		free, all = n.Idle(), 0
-		for i := range n.GPUs {
-			all += int64(n.GPUs[i].size())
-		}
+	free, all := n.Idle(), int64(0)
+	for i := range n.GPUs {
+		all += int64(n.GPUs[i].size())
+	}
+	if s.GPUs == 0 && all == 0 {
+		free, all = 1, 1
+	} else if s.GPUs == 0 {
+		free = 0
 	}
 	return compose(&c, linkRank(n, s, &c), int32(free*most/max(1, all))), c.GPUs
 }

@@ -14,5 +14,6 @@ import (
 )
 
 func main() {
-	os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(placement.Name, placement.New))))
+	plugins := placement.NewFactory()
+	os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New))))
 }

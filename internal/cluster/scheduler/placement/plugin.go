@@ -2,36 +2,256 @@ package placement
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gpunodes"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
+	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
 const Name = "BerthPlacement"
 
-// Plugin scores nodes by the GPUs that a pod would get.
-type Plugin struct{ handle fwk.Handle }
+// firstWait is how long the first decision waits for the GPUNodes.
+const firstWait = 5 * time.Second
 
-var _ fwk.ScorePlugin = (*Plugin)(nil)
+// Factory makes the plugins of a scheduler, one per profile. They share one model.
+type Factory struct {
+	mu       sync.Mutex
+	model    *model.Model
+	follower *gpunodes.Follower
+	waiting  *waiting
+	metrics  *metrics
+}
 
-// New returns the plugin of a profile.
-func New(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	if handle == nil {
-		return nil, errors.New("make the plugin BerthPlacement: no handle of the framework")
+// NewFactory returns a factory.
+func NewFactory() *Factory { return &Factory{} }
+
+// Plugin is the plugin of one profile.
+type Plugin struct {
+	handle   fwk.Handle
+	policy   string
+	model    *model.Model
+	follower *gpunodes.Follower
+	waiting  *waiting
+	first    sync.Once
+}
+
+var (
+	_ fwk.PreFilterPlugin   = (*Plugin)(nil)
+	_ fwk.FilterPlugin      = (*Plugin)(nil)
+	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
+	_ fwk.ScorePlugin       = (*Plugin)(nil)
+	_ fwk.ScoreExtensions   = (*Plugin)(nil)
+	_ fwk.ReservePlugin     = (*Plugin)(nil)
+	_ fwk.EnqueueExtensions = (*Plugin)(nil)
+	_ fwk.SignPlugin        = (*Plugin)(nil)
+)
+
+// New makes the plugin of a profile. It has the form of a factory of Kubernetes' scheduling framework.
+func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	args, err := parseArgs(object)
+	if err != nil {
+		return nil, err
 	}
-	return &Plugin{handle: handle}, nil
+	if err := f.start(ctx, handle); err != nil {
+		return nil, err
+	}
+	return &Plugin{handle: handle, policy: args.Policy, model: f.model, follower: f.follower, waiting: f.waiting}, nil
+}
+
+// start makes what the profiles share, once.
+func (f *Factory) start(ctx context.Context, handle fwk.Handle) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.model != nil {
+		return nil
+	}
+	logger := slog.New(logHandler(ctx))
+	f.metrics = newMetrics()
+	made := model.New(model.Deps{Checked: f.metrics.checker(logger)})
+	f.waiting = newWaiting(handle, made)
+	if config := handle.KubeConfig(); config != nil {
+		client, err := dynamic.NewForConfig(config)
+		if err != nil {
+			return fmt.Errorf("make the plugin %s: %w", Name, err)
+		}
+		f.follower, err = gpunodes.New(gpunodes.Deps{Client: client, Sink: f.waiting, Log: logger})
+		if err != nil {
+			return fmt.Errorf("make the plugin %s: %w", Name, err)
+		}
+		go f.follower.Run(ctx)
+	}
+	f.model = made
+	return nil
 }
 
 // Name returns the name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Score scores a node.
-func (p *Plugin) Score(context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo) (int64, *fwk.Status) {
-	return 0, nil
+// cycle is what is known of the pod in a scheduling cycle.
+type cycle struct {
+	requests []fleet.Shape
+	scores   []fleet.Score
+	gpus     bool
 }
 
-// ScoreExtensions returns nil: the scores need no normalization.
-func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return nil }
+// Clone returns the cycle itself, which does not change.
+func (c *cycle) Clone() fwk.StateData { return c }
+
+// read returns the cycle of a pod, or nil.
+func read(state fwk.CycleState) *cycle {
+	data, err := state.Read(Name)
+	if err != nil {
+		return nil
+	}
+	c, _ := data.(*cycle)
+	return c
+}
+
+// PreFilter brings the model in line with the snapshot and scores all nodes for the pod.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	p.first.Do(func() {
+		if p.follower != nil {
+			p.follower.Wait(ctx, firstWait)
+		}
+	})
+	p.model.Sync(nodes)
+	c := &cycle{requests: p.model.Requests(pod)}
+	c.gpus = c.requests[0].GPUs > 0
+	if c.gpus {
+		p.model.See(pod.UID, c.requests)
+	}
+	scores, err := p.model.Scores(p.policy, c.requests, nil)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	c.scores = scores
+	state.Write(Name, c)
+	if !c.gpus {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	return nil, nil
+}
+
+// PreFilterExtensions returns nil: Filter looks at the pods of the node that it gets.
+func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Filter refuses a node on which the kubelet would not start the pod although the counts of the Node say so, or where the pod would share
+// a GPU that it must not share.
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	c := read(state)
+	if c == nil || !c.gpus {
+		return nil
+	}
+	if i, ok := p.model.Current(node); ok {
+		if i < len(c.scores) && c.scores[i] >= 0 {
+			return nil
+		}
+		return refusal(p.model.View(i), c.requests)
+	}
+	// Pods were added to the node or removed from it to see what would be then.
+	view := p.model.Suppose(node)
+	return refusal(&view, c.requests)
+}
+
+// refusal returns the status of a node on which a pod does not fit, or nil if that is not for this plugin to say.
+func refusal(v *fleetview.View, requests []fleet.Shape) *fwk.Status {
+	if v.Counted {
+		return nil
+	}
+	reason := firstLack(v, requests)
+	switch reason.Lack {
+	case fleet.Many:
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node refuses requests for more than one "+reason.Resource)
+	case fleet.Health:
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "too few usable "+reason.Resource)
+	case fleet.Share:
+		return fwk.NewStatus(fwk.Unschedulable, "too few free "+reason.Resource)
+	case fleet.Contention:
+		return fwk.NewStatus(fwk.Unschedulable, "GPU has a pod that needs much memory bandwidth")
+	}
+	return nil
+}
+
+// firstLack returns why the requests do not all fit.
+func firstLack(v *fleetview.View, requests []fleet.Shape) fleet.Reason {
+	f, err := fleet.New([]fleet.Node{v.Node}, 0)
+	if err != nil {
+		return fleet.Reason{}
+	}
+	mark := f.Checkpoint()
+	defer f.Rollback(mark)
+	for _, s := range requests {
+		if reason := fleet.Fit(f.Node(0), s); reason.Lack != fleet.None {
+			return reason
+		}
+		if s.GPUs > 0 {
+			if err := f.Place(fleet.Op{GPUs: fleet.Choose(f.Node(0), &s).GPUs, Shape: s}); err != nil {
+				return fleet.Reason{}
+			}
+		}
+	}
+	return fleet.Reason{}
+}
+
+// Reserve predicts the GPUs that the pod gets.
+func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	p.waiting.remove(pod.UID)
+	c := read(state)
+	if c == nil || !c.gpus {
+		return nil
+	}
+	if i, ok := p.model.Index(node); ok {
+		if gpus := p.model.Predict(p.policy, i, c.requests); gpus != nil {
+			p.model.Assume(pod.UID, node, gpus)
+		}
+	}
+	return nil
+}
+
+// Unreserve ends the prediction.
+func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+	p.model.Forget(pod.UID)
+}
+
+// Holdings returns a node with the GPUs that its pods have, or are predicted to get, by UID. It is for the scheduling cycle.
+func (f *Factory) Holdings(node string) (*fleetview.View, bool) {
+	if f.model == nil {
+		return nil, false
+	}
+	i, ok := f.model.Index(node)
+	if !ok {
+		return nil, false
+	}
+	return f.model.View(i), true
+}
+
+// Requests returns what a pod requests of GPUs. It is for the scheduling cycle.
+func (f *Factory) Requests(pod *v1.Pod) []fleet.Shape {
+	if f.model == nil {
+		return nil
+	}
+	return f.model.Requests(pod)
+}
+
+// logHandler writes to the scheduler's log.
+func logHandler(ctx context.Context) slog.Handler {
+	return logrHandler(klog.FromContext(ctx).WithName(Name))
+}
+
+// podKey is how the queue names a pod.
+func podKey(pod *v1.Pod) string {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}.String()
+}

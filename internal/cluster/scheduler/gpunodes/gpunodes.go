@@ -1,0 +1,142 @@
+// Package gpunodes follows the GPUNodes of a cluster for the scheduler.
+//
+// It guarantees that a GPUNode that cannot be read, for example of a newer version, costs only its own node, and that of each object only
+// what decisions need is kept. A cluster without the definition of GPUNodes is a cluster without GPUNodes: it asks again. It must not
+// import anything of Berth but api and internal/cluster/fleetview.
+package gpunodes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+)
+
+// Sink gets what GPUNodes say.
+type Sink interface {
+	SetHardware(*fleetview.Hardware)
+	DropHardware(node string)
+}
+
+// Deps are what a Follower needs.
+type Deps struct {
+	Client dynamic.Interface
+	Sink   Sink
+	Log    *slog.Logger
+}
+
+// Follower follows GPUNodes.
+type Follower struct {
+	deps     Deps
+	reader   *fleetview.Reader
+	informer cache.SharedIndexInformer
+	missing  atomic.Bool
+}
+
+// item is what the informer keeps of a GPUNode.
+type item struct {
+	metav1.ObjectMeta
+	hardware *fleetview.Hardware
+}
+
+// New returns a follower that has not begun.
+func New(deps Deps) (*Follower, error) {
+	f := &Follower{deps: deps, reader: fleetview.NewReader()}
+	f.informer = dynamicinformer.NewFilteredDynamicInformer(deps.Client, v1alpha1.GPUNodes(), metav1.NamespaceAll, 0, nil, nil).Informer()
+	if err := f.informer.SetTransform(f.transform); err != nil {
+		return nil, fmt.Errorf("follow GPUNodes: %w", err)
+	}
+	if err := f.informer.SetWatchErrorHandlerWithContext(f.failed); err != nil {
+		return nil, fmt.Errorf("follow GPUNodes: %w", err)
+	}
+	_, err := f.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { f.set(object) },
+		UpdateFunc: func(_, object any) { f.set(object) },
+		DeleteFunc: f.drop,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("follow GPUNodes: %w", err)
+	}
+	return f, nil
+}
+
+// Run follows the GPUNodes until the context ends.
+func (f *Follower) Run(ctx context.Context) { f.informer.RunWithContext(ctx) }
+
+// Wait waits until all GPUNodes were read once, the cluster is known to have none, or the time is over; it returns false then.
+func (f *Follower) Wait(ctx context.Context, most time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for !f.informer.HasSynced() && !f.missing.Load() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ticker.C:
+		}
+	}
+	return true
+}
+
+// transform keeps what decisions need of an object.
+func (f *Follower) transform(object any) (any, error) {
+	raw, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil // It was transformed before.
+	}
+	kept := &item{ObjectMeta: metav1.ObjectMeta{Name: raw.GetName(), UID: raw.GetUID(), ResourceVersion: raw.GetResourceVersion()}}
+	var node v1alpha1.GPUNode
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, &node); err != nil {
+		kept.hardware = fleetview.Unreadable(raw.GetName(), err)
+		return kept, nil
+	}
+	kept.hardware = f.reader.Read(&node)
+	return kept, nil
+}
+
+// failed reports an error of the watch, the missing definition once.
+func (f *Follower) failed(_ context.Context, _ *cache.Reflector, err error) {
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		if !f.missing.Swap(true) {
+			f.deps.Log.Warn("the API server does not serve GPUNodes: the counts of Nodes decide, and links do not count",
+				"fix", "install Berth's chart, or its definitions from api/crds")
+		}
+		return
+	}
+	f.deps.Log.Warn("cannot follow GPUNodes, what was read last stays in use", "error", err)
+}
+
+func (f *Follower) set(object any) {
+	kept, ok := object.(*item)
+	if !ok {
+		return
+	}
+	f.missing.Store(false)
+	if kept.hardware.Note != "" {
+		f.deps.Log.Warn("a GPUNode can only be used in part", "node", kept.Name, "reason", kept.hardware.Note)
+	}
+	f.deps.Sink.SetHardware(kept.hardware)
+}
+
+func (f *Follower) drop(object any) {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	if kept, ok := object.(*item); ok {
+		f.deps.Sink.DropHardware(kept.Name)
+	}
+}

@@ -1,0 +1,294 @@
+package model
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
+
+// seed is that of the fixed order in which nodes get ties. All replicas of a scheduler decide alike.
+const seed = 0
+
+// Deps are what a Model needs.
+type Deps struct {
+	// Checked is called once for each prediction whose pod a GPUNode names.
+	Checked func(Check)
+}
+
+// Check compares a prediction with what the kubelet has allocated.
+type Check struct {
+	Pod  types.UID
+	Node string
+	// Predicted and Allocated are UUIDs of GPUs, ascending.
+	Predicted, Allocated []string
+	// Excluded is why the prediction does not count, such as the kubelet's topology manager; empty when it does.
+	Excluded string
+}
+
+// Hit tells whether they are the same.
+func (c Check) Hit() bool { return slices.Equal(c.Predicted, c.Allocated) }
+
+// Model is the state of a scheduler.
+type Model struct {
+	deps Deps
+
+	mu sync.Mutex // guards the fields of this block
+	// hardware is what GPUNodes say, by node. changed are the nodes whose view has to be computed again.
+	hardware map[string]*fleetview.Hardware
+	changed  map[string]bool
+	// assumed are the predictions, by pod, and by node the pods.
+	assumed map[types.UID]*assumption
+	onNode  map[string]map[types.UID]bool
+	// offers is false while the resources have to be collected again.
+	offers bool
+
+	// resources are those of the cluster; they are replaced, never changed.
+	resources atomic.Pointer[fleetview.Resources]
+
+	// The rest belongs to the scheduling cycle.
+	fleet       *fleet.Fleet
+	views       []fleetview.View // by index of the fleet
+	seen        []int64          // the generation of each node in the snapshot, by index of the fleet
+	snapshot    []fwk.NodeInfo
+	index       []int // of the fleet, by position in the snapshot
+	generations []int64
+	deciders    map[string]*fleet.Decider
+	mix         mix
+}
+
+// assumption is the prediction for a pod.
+type assumption struct {
+	node    string
+	gpus    [][]string
+	checked bool
+}
+
+// New returns an empty model.
+func New(deps Deps) *Model {
+	m := &Model{
+		deps: deps, hardware: map[string]*fleetview.Hardware{}, changed: map[string]bool{}, assumed: map[types.UID]*assumption{},
+		onNode: map[string]map[types.UID]bool{}, deciders: map[string]*fleet.Decider{},
+	}
+	m.resources.Store(&fleetview.Resources{})
+	return m
+}
+
+// SetHardware sets what the GPUNode of a node says.
+func (m *Model) SetHardware(h *fleetview.Hardware) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hardware[h.Node] = h
+	m.changed[h.Node], m.offers = true, false
+}
+
+// DropHardware says that a node has no GPUNode.
+func (m *Model) DropHardware(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.hardware, node)
+	m.changed[node], m.offers = true, false
+}
+
+// Assume keeps the GPUs that a pod is predicted to get on a node: a list of UUIDs per request for devices.
+func (m *Model) Assume(pod types.UID, node string, gpus [][]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.assumed[pod] = &assumption{node: node, gpus: gpus}
+	if m.onNode[node] == nil {
+		m.onNode[node] = map[types.UID]bool{}
+	}
+	m.onNode[node][pod], m.changed[node] = true, true
+}
+
+// Forget ends the prediction for a pod.
+func (m *Model) Forget(pod types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forget(pod)
+}
+
+func (m *Model) forget(pod types.UID) {
+	a := m.assumed[pod]
+	if a == nil {
+		return
+	}
+	delete(m.assumed, pod)
+	delete(m.onNode[a.node], pod)
+	if len(m.onNode[a.node]) == 0 {
+		delete(m.onNode, a.node)
+	}
+	m.changed[a.node] = true
+}
+
+// Sync brings the model in line with the scheduler's snapshot.
+func (m *Model) Sync(nodes []fwk.NodeInfo) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.offers {
+		m.collectOffers()
+	}
+	if m.fleet == nil || !slices.Equal(nodes, m.snapshot) {
+		m.rebuild(nodes)
+		return
+	}
+	for i, n := range nodes {
+		if generation := n.GetGeneration(); generation != m.generations[i] || len(m.changed) > 0 && m.changed[n.Node().Name] {
+			m.generations[i] = generation
+			k := m.index[i]
+			m.views[k], m.seen[k] = m.view(n), generation
+			// A view has only values that fleet accepts.
+			_ = m.fleet.Replace(k, m.views[k].Node)
+		}
+	}
+	clear(m.changed)
+}
+
+// collectOffers lists the resources of all GPUNodes. When there are other ones, every request may mean something else.
+func (m *Model) collectOffers() {
+	m.offers = true
+	resources := fleetview.Resources{}
+	for _, h := range m.hardware {
+		resources.Add(h)
+	}
+	if !maps.Equal(resources, *m.resources.Load()) {
+		m.resources.Store(&resources)
+		m.fleet = nil
+	}
+}
+
+// rebuild makes the fleet of all nodes.
+func (m *Model) rebuild(nodes []fwk.NodeInfo) {
+	m.snapshot = slices.Clone(nodes)
+	m.generations, m.index = make([]int64, len(nodes)), make([]int, len(nodes))
+	views, list := map[string]fleetview.View{}, make([]fleet.Node, 0, len(nodes))
+	for i, n := range nodes {
+		m.generations[i] = n.GetGeneration()
+		v := m.view(n)
+		views[v.Node.Name] = v
+		list = append(list, v.Node)
+	}
+	f, err := fleet.New(list, seed)
+	if err != nil {
+		// No view is refused; an empty fleet leaves every decision to the other plugins.
+		f, _ = fleet.New(nil, seed)
+	}
+	m.fleet, m.views, m.seen = f, make([]fleetview.View, f.Len()), make([]int64, f.Len())
+	for i, n := range nodes {
+		if k, ok := f.Find(n.Node().Name); ok {
+			m.index[i], m.views[k], m.seen[k] = k, views[n.Node().Name], m.generations[i]
+		}
+	}
+	clear(m.deciders)
+	clear(m.changed)
+}
+
+// view returns the view of a node of the snapshot, counts its pods for the mix, and settles the predictions.
+func (m *Model) view(n fwk.NodeInfo) fleetview.View {
+	in := m.input(n)
+	here := map[types.UID]bool{}
+	for i := range in.Pods {
+		uid := types.UID(in.Pods[i].UID)
+		here[uid] = true
+		if len(in.Pods[i].Requests) > 0 {
+			m.mix.see(uid, in.Pods[i].Requests)
+		}
+	}
+	v := fleetview.Build(in)
+	m.settle(n.Node().Name, here, &v)
+	return v
+}
+
+// input collects what a node is made of.
+func (m *Model) input(n fwk.NodeInfo) fleetview.Input {
+	node := n.Node()
+	resources := *m.resources.Load()
+	in := fleetview.Input{Node: node, Hardware: m.hardware[node.Name], Resources: resources}
+	requested := n.GetRequested()
+	in.CPU, in.Memory = requested.GetMilliCPU(), (requested.GetMemory()+1<<20-1)>>20
+	for _, info := range n.GetPods() {
+		pod := info.GetPod()
+		made := fleetview.Pod{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name}
+		if wantsGPU(info, resources) {
+			made.Requests = resources.Requests(pod)
+		}
+		if a := m.assumed[pod.UID]; a != nil && a.node == node.Name {
+			made.Assumed = a.gpus
+		}
+		in.Pods = append(in.Pods, made)
+	}
+	sortByBinding(in.Pods, n)
+	return in
+}
+
+// wantsGPU tells whether a pod requests devices of a resource.
+func wantsGPU(info fwk.PodInfo, resources fleetview.Resources) bool {
+	for name, count := range info.CalculateResource().Resource.GetScalarResources() {
+		if count > 0 && resources.Is(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// sortByBinding sorts the pods of a node by the time at which they were bound, as far as it is known: pods that this scheduler has just
+// bound come last, in its order.
+func sortByBinding(pods []fleetview.Pod, n fwk.NodeInfo) {
+	bound := map[string]int64{}
+	for _, info := range n.GetPods() {
+		bound[string(info.GetPod().UID)] = boundAt(info.GetPod())
+	}
+	slices.SortStableFunc(pods, func(a, b fleetview.Pod) int { return cmp.Compare(bound[a.UID], bound[b.UID]) })
+}
+
+// boundAt returns the second in which a pod was bound, the latest for one whose condition does not say it yet.
+func boundAt(pod *corev1.Pod) int64 {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Unix()
+		}
+	}
+	return 1<<62 - 1
+}
+
+// settle ends the predictions for pods that are not on the node any more, and compares those for pods that the GPUNode names.
+func (m *Model) settle(node string, here map[types.UID]bool, v *fleetview.View) {
+	for uid := range m.onNode[node] {
+		a := m.assumed[uid]
+		if !here[uid] {
+			m.forget(uid)
+			delete(m.changed, node) // It is being computed.
+			continue
+		}
+		holding, ok := v.Holdings[string(uid)]
+		if !ok || !holding.Reported || a.checked {
+			continue
+		}
+		check := Check{Pod: uid, Node: node, Predicted: flat(a.gpus), Excluded: v.Unpredictable}
+		for _, gpus := range holding.GPUs {
+			check.Allocated = append(check.Allocated, v.Devices(gpus)...)
+		}
+		if len(check.Allocated) < len(check.Predicted) {
+			continue // Not all containers have been started.
+		}
+		a.checked = true
+		if m.deps.Checked != nil {
+			m.deps.Checked(check)
+		}
+	}
+}
+
+// flat returns the UUIDs of all requests, ascending, each once.
+func flat(lists [][]string) []string {
+	all := slices.Concat(lists...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}

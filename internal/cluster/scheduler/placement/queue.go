@@ -1,0 +1,202 @@
+package placement
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
+
+// maxWaiting bounds the pods that a change of a GPUNode can bring back to the queue. The others come back by the events of the scheduler,
+// or after the time after which it tries every pod again.
+const maxWaiting = 10_000
+
+// EventsToRegister returns the events after which a pod that Filter has refused may fit: a pod ends, or a node changes. Changes of
+// GPUNodes come through waiting: the scheduler would not start where they are not defined.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{
+		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: p.afterPod},
+		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodScaleDown}},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint}},
+	}, nil
+}
+
+// afterPod brings a pod back when one that requests extended resources has ended.
+func (p *Plugin) afterPod(_ klog.Logger, _ *v1.Pod, old, _ any) (fwk.QueueingHint, error) {
+	pod, ok := old.(*v1.Pod)
+	if !ok {
+		return fwk.Queue, nil
+	}
+	for i := range pod.Spec.Containers {
+		for name := range pod.Spec.Containers[i].Resources.Limits {
+			if strings.Contains(string(name), "/") {
+				return fwk.Queue, nil
+			}
+		}
+	}
+	return fwk.QueueSkip, nil
+}
+
+// waiting has the pods that do not fit, and gets what GPUNodes say: when a node has more free devices than before, as many of the pods
+// that request them are tried again.
+type waiting struct {
+	handle fwk.Handle
+	model  *model.Model
+
+	mu     sync.Mutex
+	pods   map[types.UID]waiter
+	number uint64
+	free   map[string]map[string]int64 // by node and resource
+}
+
+// waiter is a pod with its place in the order.
+type waiter struct {
+	pod       *v1.Pod
+	resources []string
+	number    uint64
+}
+
+func newWaiting(handle fwk.Handle, m *model.Model) *waiting {
+	return &waiting{handle: handle, model: m, pods: map[types.UID]waiter{}, free: map[string]map[string]int64{}}
+}
+
+// add notes that a pod waits.
+func (w *waiting) add(pod *v1.Pod, requests []fleet.Shape) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old, known := w.pods[pod.UID]
+	if !known && len(w.pods) >= maxWaiting {
+		w.dropOldest()
+	}
+	made := waiter{pod: pod, number: old.number}
+	if !known {
+		w.number++
+		made.number = w.number
+	}
+	for _, s := range requests {
+		if s.Resource != "" && !slices.Contains(made.resources, s.Resource) {
+			made.resources = append(made.resources, s.Resource)
+		}
+	}
+	w.pods[pod.UID] = made
+}
+
+// dropOldest forgets the pod that waits longest.
+func (w *waiting) dropOldest() {
+	var oldest types.UID
+	number := ^uint64(0)
+	for uid, waits := range w.pods {
+		if waits.number < number {
+			oldest, number = uid, waits.number
+		}
+	}
+	delete(w.pods, oldest)
+}
+
+func (w *waiting) remove(pod types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pods, pod)
+}
+
+// SetHardware passes on what a GPUNode says, and wakes pods.
+func (w *waiting) SetHardware(h *fleetview.Hardware) {
+	w.model.SetHardware(h)
+	w.wake(h.Node, h.Free())
+}
+
+// DropHardware passes on that a node has no GPUNode.
+func (w *waiting) DropHardware(node string) {
+	w.model.DropHardware(node)
+	w.wake(node, nil)
+}
+
+// wake tries as many waiting pods again as a node has more devices.
+func (w *waiting) wake(node string, free map[string]int64) {
+	w.mu.Lock()
+	before := w.free[node]
+	w.free[node] = free
+	if free == nil {
+		delete(w.free, node)
+	}
+	pods := map[string]*v1.Pod{}
+	for name, count := range free {
+		if more := count - before[name]; more > 0 {
+			w.pick(name, int(more), pods)
+		}
+	}
+	w.mu.Unlock()
+	if len(pods) > 0 {
+		w.handle.Activate(klog.Background(), pods)
+	}
+}
+
+// pick takes the pods that request a resource, by priority and then the one that waits longest, and forgets them: they come back when they
+// still do not fit.
+func (w *waiting) pick(resource string, most int, pods map[string]*v1.Pod) {
+	var list []waiter
+	for _, waits := range w.pods {
+		if slices.Contains(waits.resources, resource) {
+			list = append(list, waits)
+		}
+	}
+	slices.SortFunc(list, func(a, b waiter) int {
+		return cmp.Or(-cmp.Compare(priority(a.pod), priority(b.pod)), cmp.Compare(a.number, b.number))
+	})
+	for _, waits := range list[:min(len(list), most)] {
+		pods[podKey(waits.pod)] = waits.pod
+		delete(w.pods, waits.pod.UID)
+	}
+}
+
+func priority(pod *v1.Pod) int32 {
+	if pod.Spec.Priority == nil {
+		return 0
+	}
+	return *pod.Spec.Priority
+}
+
+// PostFilter says in one sentence why the pod waits; the scheduler adds it to the pod's condition. It changes nothing.
+func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	c := read(state)
+	if c == nil || !c.gpus {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	p.waiting.add(pod, c.requests)
+	return nil, fwk.NewStatus(fwk.Unschedulable, p.sentence(c.requests))
+}
+
+// sentence says what lacks, by the request that fits on the fewest nodes.
+func (p *Plugin) sentence(requests []fleet.Shape) string {
+	worst, found := fleet.Explanation{}, false
+	for _, s := range requests {
+		if s.GPUs == 0 {
+			continue
+		}
+		if e := p.model.Explain(s); !found || e.Fits < worst.Fits {
+			worst, found = e, true
+		}
+	}
+	if worst.Fits > 0 {
+		return fmt.Sprintf("berth: %d of %d nodes have the GPUs, but the pod cannot run there.", worst.Fits, worst.Nodes)
+	}
+	for _, lack := range worst.Lacks {
+		if lack.Lack != fleet.Resource {
+			return fmt.Sprintf("berth: no node has %s; nearest is %s: %s.", wanted(worst.Shape), lack.Nearest, lack.Reason)
+		}
+	}
+	return fmt.Sprintf("berth: no node offers %s.", worst.Shape.Resource)
+}
+
+func wanted(s fleet.Shape) string { return fmt.Sprintf("%d free %s", s.GPUs, s.Resource) }
