@@ -189,14 +189,14 @@ func (p *Plugin) sentence(requests []fleet.Shape) string {
 		}
 	}
 	if worst.Fits > 0 {
-		return fmt.Sprintf("berth: %d of %d nodes have the GPUs, but the pod cannot run there.", worst.Fits, worst.Nodes)
+		return fmt.Sprintf("berth: %d of %d nodes have the GPUs, but the pod cannot run there", worst.Fits, worst.Nodes)
 	}
 	for _, lack := range worst.Lacks {
 		if lack.Lack != fleet.Resource {
-			return fmt.Sprintf("berth: no node has %s; nearest is %s: %s.", wanted(worst.Shape), lack.Nearest, lack.Reason)
+			return fmt.Sprintf("berth: no node has %s; nearest is %s: %s", wanted(worst.Shape), lack.Nearest, lack.Reason)
 		}
 	}
-	return fmt.Sprintf("berth: no node offers %s.", worst.Shape.Resource)
+	return fmt.Sprintf("berth: no node offers %s", worst.Shape.Resource)
 }
 
 func wanted(s fleet.Shape) string { return fmt.Sprintf("%d free %s", s.GPUs, s.Resource) }
