@@ -120,7 +120,7 @@ func TestBuild(t *testing.T) {
 		"predicted, but taken": {node: gpuNode(2, held(1, pod("b"))), pods: []Pod{{UID: "a", Requests: []fleet.Shape{of(whole, 1)}, Assumed: [][]string{{"GPU-1"}}}, wants("b", of(whole, 1))}, want: "gpu:usable:0/1000 gpu:usable:0/1000 a=p[0] b=r[1]"},
 		"predicted, but gone":  {node: gpuNode(2), pods: []Pod{{UID: "a", Requests: []fleet.Shape{of(whole, 1)}, Assumed: [][]string{{"GPU-7"}}}}, want: "gpu:usable:0/1000 gpu:usable:1000/1000 a=p[0]"},
 		"two containers, the first of which runs": {node: gpuNode(4, held(2, pod("a"))), pods: []Pod{wants("a", of(whole, 1), of(whole, 2))},
-			want: "gpu:usable:0/1000 gpu:usable:0/1000 gpu:usable:0/1000 gpu:usable:1000/1000 a=r[0 1] a=r[2]"},
+			want: "gpu:usable:0/1000 gpu:usable:0/1000 gpu:usable:0/1000 gpu:usable:1000/1000 a=p[0 1] a=p[2]"},
 		"the pod has ended":         {node: gpuNode(2, held(0, pod("gone"))), want: "gpu:doubtful:1000/1000 gpu:usable:1000/1000"},
 		"a claim and an orphan":     {node: gpuNode(2, held(0, v1alpha1.Holder{Kind: "Claim", ID: "c"}), held(1, v1alpha1.Holder{Kind: "Orphan", PodUID: "x"})), want: "gpu:usable:0/1000 gpu:usable:0/1000"},
 		"a kind of a newer version": {node: gpuNode(1, held(0, v1alpha1.Holder{Kind: "Lease"})), want: "gpu:usable:0/1000"},

@@ -40,7 +40,7 @@ type Input struct {
 type Holding struct {
 	// GPUs are entries of the node, one set per request that has GPUs.
 	GPUs []fleet.GPUSet
-	// Reported is true when the GPUNode says so, and false when it was predicted.
+	// Reported is true when the GPUNode says all of it, and false where some of it was predicted.
 	Reported bool
 }
 
@@ -87,9 +87,15 @@ func Build(in Input) View {
 	return v
 }
 
-// hold makes the entries with what is held of them. It returns the entries that pods hold, by UID.
-func (v *View) hold(in *Input, alive map[string]bool) map[string]fleet.GPUSet {
-	reported := map[string]fleet.GPUSet{}
+// found is what a pod is reported to have: entries, and how many devices.
+type found struct {
+	gpus    fleet.GPUSet
+	devices int32
+}
+
+// hold makes the entries with what is held of them. It returns what pods hold, by UID.
+func (v *View) hold(in *Input, alive map[string]bool) map[string]found {
+	reported := map[string]found{}
 	for i := range in.Hardware.entries {
 		e := &in.Hardware.entries[i]
 		g := e.gpu
@@ -102,7 +108,7 @@ func (v *View) hold(in *Input, alive map[string]bool) map[string]fleet.GPUSet {
 			lives := h.lasting
 			for _, uid := range h.pods {
 				lives = lives || alive[uid]
-				reported[uid] = reported[uid].With(i)
+				reported[uid] = found{reported[uid].gpus.With(i), reported[uid].devices + 1}
 			}
 			if !lives {
 				ended++
@@ -143,32 +149,32 @@ func (v *View) silence(in *Input) {
 	}
 }
 
-// predict places the requests of a pod, on the GPUs that it is reported to have or on those that it was or is predicted to get.
-func (v *View) predict(pod *Pod, reported fleet.GPUSet) {
-	holding := Holding{Reported: reported != 0}
-	if holding.Reported {
-		holding.GPUs = []fleet.GPUSet{reported}
+// predict places the requests of a pod: on the GPUs that it is reported to have, and the rest of them on those that it was or is predicted
+// to get. Of a pod whose containers are being started one after another, the first requests are reported.
+func (v *View) predict(pod *Pod, found found) {
+	holding := Holding{}
+	if found.devices > 0 {
+		holding.GPUs, holding.Reported = []fleet.GPUSet{found.gpus}, true
 	}
-	// Of a pod whose containers are being started one after another, the first requests are reported.
-	have := int32(reported.Len())
-	number := 0
+	have, number := found.devices, 0
 	for i := range pod.Requests {
-		s := &pod.Requests[i]
+		s := pod.Requests[i]
 		if s.GPUs == 0 || s.Resource == ResourceOfClaims {
 			continue
 		}
 		number++
-		if have >= s.GPUs {
-			have -= s.GPUs
-			v.addTraffic(s, reported)
+		v.addTraffic(&s, found.gpus)
+		covered := min(have, s.GPUs)
+		have -= covered
+		if s.GPUs -= covered; s.GPUs == 0 {
 			continue
 		}
-		gpus := v.assume(pod, number-1, s)
+		gpus := v.assume(pod, number-1, &s, found.gpus)
 		for k := range gpus.All() {
 			v.Node.GPUs[k].Free -= v.Node.GPUs[k].Unit
 		}
-		v.addTraffic(s, gpus)
-		holding.GPUs = append(holding.GPUs, gpus)
+		v.addTraffic(&s, gpus)
+		holding.GPUs, holding.Reported = append(holding.GPUs, gpus), false
 	}
 	if len(holding.GPUs) > 0 {
 		v.Holdings[pod.UID] = holding
@@ -177,9 +183,9 @@ func (v *View) predict(pod *Pod, reported fleet.GPUSet) {
 
 // assume returns the GPUs that a pod was predicted to get, if they are still free, or those that it would get now. Fewer than it requests
 // when there are too few.
-func (v *View) assume(pod *Pod, number int, s *fleet.Shape) fleet.GPUSet {
+func (v *View) assume(pod *Pod, number int, s *fleet.Shape, reported fleet.GPUSet) fleet.GPUSet {
 	if number < len(pod.Assumed) && !v.Counted {
-		if gpus := v.entriesOf(pod.Assumed[number], s); v.free(gpus, s) {
+		if gpus := v.entriesOf(pod.Assumed[number], s) &^ reported; v.free(gpus, s) {
 			return gpus
 		}
 	}
@@ -259,7 +265,7 @@ func (v *View) countDevices(in *Input) {
 		}
 	}
 	for i := range in.Pods {
-		v.predict(&in.Pods[i], 0)
+		v.predict(&in.Pods[i], found{})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
+	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -14,6 +15,6 @@ import (
 )
 
 func main() {
-	plugins := placement.NewFactory()
+	plugins := placement.NewFactory(placement.Deps{Register: legacyregistry.Register})
 	os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New))))
 }

@@ -276,9 +276,7 @@ func (m *Model) settle(node string, here map[types.UID]bool, v *fleetview.View) 
 		for _, gpus := range holding.GPUs {
 			check.Allocated = append(check.Allocated, v.Devices(gpus)...)
 		}
-		if len(check.Allocated) < len(check.Predicted) {
-			continue // Not all containers have been started.
-		}
+		slices.Sort(check.Allocated)
 		a.checked = true
 		if m.deps.Checked != nil {
 			m.deps.Checked(check)

@@ -1,11 +1,11 @@
 package placement
 
 import (
+	"fmt"
 	"log/slog"
 
 	"github.com/go-logr/logr"
 	basemetrics "k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
@@ -17,7 +17,7 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics.
-func newMetrics() *metrics {
+func newMetrics(register func(basemetrics.Registerable) error) (*metrics, error) {
 	m := &metrics{
 		predictions: basemetrics.NewCounterVec(&basemetrics.CounterOpts{
 			Name: "berth_scheduler_predictions_total", StabilityLevel: basemetrics.ALPHA,
@@ -28,11 +28,15 @@ func newMetrics() *metrics {
 			Help: "Pods to which the kubelet has allocated other GPUs than the scheduler predicted.",
 		}),
 	}
-	legacyregistry.MustRegister(m.predictions, m.misses)
+	for _, metric := range []basemetrics.Registerable{m.predictions, m.misses} {
+		if err := register(metric); err != nil {
+			return nil, fmt.Errorf("register a metric: %w", err)
+		}
+	}
 	for _, result := range []string{"hit", "miss", "excluded"} {
 		m.predictions.WithLabelValues(result)
 	}
-	return m
+	return m, nil
 }
 
 // checker returns what counts and logs the result of a prediction.

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -26,17 +28,36 @@ const Name = "BerthPlacement"
 // firstWait is how long the first decision waits for the GPUNodes.
 const firstWait = 5 * time.Second
 
+// Deps are what a Factory needs.
+type Deps struct {
+	// Register makes the scheduler serve a metric.
+	Register func(basemetrics.Registerable) error
+}
+
 // Factory makes the plugins of a scheduler, one per profile. They share one model.
 type Factory struct {
+	deps  Deps
+	model *model.Model
+	check atomic.Pointer[func(model.Check)]
+
 	mu       sync.Mutex
-	model    *model.Model
 	follower *gpunodes.Follower
 	waiting  *waiting
-	metrics  *metrics
 }
 
 // NewFactory returns a factory.
-func NewFactory() *Factory { return &Factory{} }
+func NewFactory(deps Deps) *Factory {
+	f := &Factory{deps: deps}
+	f.model = model.New(model.Deps{Checked: func(c model.Check) {
+		if check := f.check.Load(); check != nil {
+			(*check)(c)
+		}
+	}})
+	return f
+}
+
+// Model returns what all plugins of the factory decide by.
+func (f *Factory) Model() *model.Model { return f.model }
 
 // Plugin is the plugin of one profile.
 type Plugin struct {
@@ -75,25 +96,29 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 func (f *Factory) start(ctx context.Context, handle fwk.Handle) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.model != nil {
+	if f.waiting != nil {
 		return nil
 	}
 	logger := slog.New(logHandler(ctx))
-	f.metrics = newMetrics()
-	made := model.New(model.Deps{Checked: f.metrics.checker(logger)})
-	f.waiting = newWaiting(handle, made)
+	counts, err := newMetrics(f.deps.Register)
+	if err != nil {
+		return fmt.Errorf("make the plugin %s: %w", Name, err)
+	}
+	check := counts.checker(logger)
+	f.check.Store(&check)
+	made := newWaiting(handle, f.model)
 	if config := handle.KubeConfig(); config != nil {
 		client, err := dynamic.NewForConfig(config)
 		if err != nil {
 			return fmt.Errorf("make the plugin %s: %w", Name, err)
 		}
-		f.follower, err = gpunodes.New(gpunodes.Deps{Client: client, Sink: f.waiting, Log: logger})
+		f.follower, err = gpunodes.New(gpunodes.Deps{Client: client, Sink: made, Log: logger})
 		if err != nil {
 			return fmt.Errorf("make the plugin %s: %w", Name, err)
 		}
 		go f.follower.Run(ctx)
 	}
-	f.model = made
+	f.waiting = made
 	return nil
 }
 
@@ -228,9 +253,6 @@ func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ s
 
 // Holdings returns a node with the GPUs that its pods have, or are predicted to get, by UID. It is for the scheduling cycle.
 func (f *Factory) Holdings(node string) (*fleetview.View, bool) {
-	if f.model == nil {
-		return nil, false
-	}
 	i, ok := f.model.Index(node)
 	if !ok {
 		return nil, false
@@ -239,12 +261,7 @@ func (f *Factory) Holdings(node string) (*fleetview.View, bool) {
 }
 
 // Requests returns what a pod requests of GPUs. It is for the scheduling cycle.
-func (f *Factory) Requests(pod *v1.Pod) []fleet.Shape {
-	if f.model == nil {
-		return nil
-	}
-	return f.model.Requests(pod)
-}
+func (f *Factory) Requests(pod *v1.Pod) []fleet.Shape { return f.model.Requests(pod) }
 
 // logHandler writes to the scheduler's log.
 func logHandler(ctx context.Context) slog.Handler {
