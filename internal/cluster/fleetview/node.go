@@ -169,12 +169,15 @@ func (v *View) predict(pod *Pod, found found) {
 		if s.GPUs -= covered; s.GPUs == 0 {
 			continue
 		}
-		gpus := v.assume(pod, number-1, &s, found.gpus)
-		for k := range gpus.All() {
-			v.Node.GPUs[k].Free -= v.Node.GPUs[k].Unit
+		pieces := v.Node.Pieces(s)
+		for k, piece := range pieces {
+			gpus := v.assume(assumed(pod, number-1, k, len(pieces)), &piece, found.gpus)
+			for k := range gpus.All() {
+				v.Node.GPUs[k].Free -= v.Node.GPUs[k].Unit
+			}
+			v.addTraffic(&piece, gpus)
+			holding.GPUs, holding.Reported = append(holding.GPUs, gpus), false
 		}
-		v.addTraffic(&s, gpus)
-		holding.GPUs, holding.Reported = append(holding.GPUs, gpus), false
 	}
 	if len(holding.GPUs) > 0 {
 		v.Holdings[pod.UID] = holding
@@ -183,9 +186,9 @@ func (v *View) predict(pod *Pod, found found) {
 
 // assume returns the GPUs that a pod was predicted to get, if they are still free, or those that it would get now. Fewer than it requests
 // when there are too few.
-func (v *View) assume(pod *Pod, number int, s *fleet.Shape, reported fleet.GPUSet) fleet.GPUSet {
-	if number < len(pod.Assumed) && !v.Counted {
-		if gpus := v.entriesOf(pod.Assumed[number], s) &^ reported; v.free(gpus, s) {
+func (v *View) assume(uuids []string, s *fleet.Shape, reported fleet.GPUSet) fleet.GPUSet {
+	if len(uuids) > 0 && !v.Counted {
+		if gpus := v.entriesOf(uuids, s) &^ reported; v.free(gpus, s) {
 			return gpus
 		}
 	}
@@ -199,6 +202,18 @@ func (v *View) assume(pod *Pod, number int, s *fleet.Shape, reported fleet.GPUSe
 		}
 	}
 	return some
+}
+
+// assumed returns the GPUs that piece number k of a request was predicted to get.
+func assumed(pod *Pod, request, k, pieces int) []string {
+	if request >= len(pod.Assumed) {
+		return nil
+	}
+	list := pod.Assumed[request]
+	if pieces < 2 || len(list) == 0 {
+		return list
+	}
+	return list[k%len(list):][:1]
 }
 
 // entriesOf returns for each physical GPU the first entry of which a request can have a device.

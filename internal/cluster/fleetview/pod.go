@@ -30,8 +30,6 @@ type Resources map[string]Offer
 
 // Offer is how a resource is offered in the cluster.
 type Offer struct {
-	// Shared is true where some node offers replicas or MIG devices under the name, so that devices are requested one by one.
-	Shared bool
 	// Unit is what one device is, in thousandths of a GPU: the smallest of all nodes.
 	Unit int32
 }
@@ -47,7 +45,6 @@ func (r Resources) Add(h *Hardware) {
 		if !known || g.Unit < offer.Unit {
 			offer.Unit = g.Unit
 		}
-		offer.Shared = offer.Shared || g.Unit < fleet.Whole
 		r[g.Resource] = offer
 	}
 }
@@ -68,8 +65,7 @@ func (r Resources) Is(name corev1.ResourceName) bool {
 }
 
 // Requests returns what a pod requests, in the order in which the kubelet allocates it: one shape for each request of a container, of
-// which the first has the CPU and memory of the pod. Without a request for GPUs it is one shape. Requests for a resource that a node may
-// share are one shape per device.
+// which the first has the CPU and memory of the pod. Without a request for GPUs it is one shape.
 //
 // Init containers that end before the others count where they request more than these: their devices are used again by the others.
 func (r Resources) Requests(pod *corev1.Pod) []fleet.Shape {
@@ -146,23 +142,11 @@ func (r Resources) of(shapes []fleet.Shape, requirements corev1.ResourceRequirem
 		sums[name] += count
 		// More than a node can have fits nowhere, whatever the number.
 		count = min(count, fleet.MaxGPUs)
-		each := int32(count)
-		if r.shared(string(name)) {
-			each = 1
-		}
-		for ; count > 0 && len(shapes) < maxRequests; count -= int64(each) {
-			shapes = append(shapes, fleet.Shape{Resource: string(name), GPUs: each})
+		if len(shapes) < maxRequests {
+			shapes = append(shapes, fleet.Shape{Resource: string(name), GPUs: int32(count)})
 		}
 	}
 	return shapes
-}
-
-// shared tells whether devices of the resource are requested one by one. An unknown name is that of MIG devices or replicas when it says so.
-func (r Resources) shared(name string) bool {
-	if offer, known := r[name]; known {
-		return offer.Shared
-	}
-	return name != "nvidia.com/gpu" && (strings.HasPrefix(name, "nvidia.com/mig-") || strings.HasSuffix(name, ".shared"))
 }
 
 // Typical returns the requests of pods as a workload mix of their shapes, with what a device is of a GPU.

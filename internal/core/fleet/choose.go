@@ -154,7 +154,22 @@ func (n *Node) entries(set placement.Set, available GPUSet) GPUSet {
 	return gpus
 }
 
-// chooseByUse chooses replicas and MIG devices one after another, each from another entry.
+// oneByOne tells whether a request for several devices of n is a request for one after another: replicas or MIG devices, of which one
+// entry has several.
+func (n *Node) oneByOne(s *Shape) bool {
+	if s.GPUs < 2 || s.Resource == "" {
+		return false
+	}
+	for i := range n.GPUs {
+		if g := &n.GPUs[i]; s.wants(g) && g.Unit < Whole {
+			return true
+		}
+	}
+	return false
+}
+
+// chooseByUse chooses an entry for each of count replicas or MIG devices: another one for each while there are others. The result has fewer
+// entries where there are not.
 func (n *Node) chooseByUse(count int, free classes) GPUSet {
 	var chosen GPUSet
 	for range count {

@@ -269,7 +269,7 @@ func TestLossOfResources(t *testing.T) {
 		}
 		want := int64(0)
 		for _, m := range mix {
-			idle, own, entries, units := int64(0), int64(0), int32(0), int32(0)
+			idle, own, units := int64(0), int64(0), int32(0)
 			for _, g := range n.GPUs {
 				if g.State == Draining {
 					continue
@@ -278,12 +278,9 @@ func TestLossOfResources(t *testing.T) {
 				if g.Resource == m.Shape.Resource {
 					own += int64(g.Free)
 					units += g.Free / g.Unit
-					if g.Free >= g.Unit {
-						entries++
-					}
 				}
 			}
-			fit := m.Shape.GPUs > 0 && m.Shape.CPU <= n.FreeCPU && m.Shape.Models.Allows("T4") && (entries >= m.Shape.GPUs || m.Shape.GPUs == 1 && units > 0)
+			fit := m.Shape.GPUs > 0 && m.Shape.CPU <= n.FreeCPU && m.Shape.Models.Allows("T4") && units >= m.Shape.GPUs
 			if !fit {
 				own = 0
 			}
@@ -343,5 +340,24 @@ func TestTogether(t *testing.T) {
 	}
 	if _, _, ok := d.Together(0, []Shape{ofGPUs(3), second}); ok {
 		t.Error("five of four GPUs fit")
+	}
+	mig := node("b", "UU", nil)
+	for i := range mig.GPUs {
+		mig.GPUs[i] = GPU{Free: 375, Size: 375, Unit: 125, Resource: "mig", Physical: uint8(i)}
+	}
+	if err := f.Replace(0, func() Node { mig.Name = "a"; return mig }()); err != nil {
+		t.Fatal(err)
+	}
+	for count, want := range map[int32]bool{1: true, 2: true, 6: true, 7: false} {
+		s := Shape{CPU: 1000, Resource: "mig", GPUs: count}
+		ops, _, ok := d.Together(0, []Shape{s})
+		_, _, alone := d.On(0, s)
+		if ok != want || alone != want || want && len(ops) != int(count) {
+			t.Errorf("%d MIG devices of 6: %v in %d operations, %v; want %v", count, ok, len(ops), alone, want)
+		}
+	}
+	plan, why, err := d.Plan(nil, []Shape{{Resource: "mig", GPUs: 5}, {Resource: "mig", GPUs: 1}, {Resource: "mig", GPUs: 1}})
+	if len(plan) != 6 || why == nil || err != nil {
+		t.Errorf("plan %v, %v, %v; want 6 operations and no place for the last pod", plan, why, err)
 	}
 }

@@ -113,6 +113,14 @@ func (d *Decider) evaluate(r *row, i int, s *Shape) {
 		return
 	}
 	d.stats.Scores++
+	if n.oneByOne(s) {
+		ops, score, _ := d.Together(i, []Shape{*s})
+		r.scores[i], r.gpus[i] = score, 0
+		for _, op := range ops {
+			r.gpus[i] |= op.GPUs
+		}
+		return
+	}
 	r.scores[i], r.gpus[i] = d.scorer.Score(n, s)
 }
 
@@ -125,10 +133,12 @@ func (d *Decider) On(i int, s Shape) (Op, Score, bool) {
 	return Op{Node: i, GPUs: r.gpus[i], Shape: s}, r.scores[i], r.scores[i] >= 0
 }
 
-// Together returns what a pod of several requests would get on node i: an operation for each, in their order, and the node's score, which
-// is that of the request that is served worst. The result is false if they do not all fit there. Only the first request is remembered.
+// Together returns what a pod of several requests would get on node i: operations in their order, and the node's score, which is that of
+// the request that is served worst. A request for several replicas or MIG devices is an operation for each. The result is false if the
+// requests do not all fit there. Only a single request is remembered.
 func (d *Decider) Together(i int, requests []Shape) ([]Op, Score, bool) {
-	if len(requests) == 1 {
+	n := &d.fleet.nodes[i]
+	if len(requests) == 1 && !n.oneByOne(&requests[0]) {
 		op, score, ok := d.On(i, requests[0])
 		return []Op{op}, score, ok
 	}
@@ -136,34 +146,47 @@ func (d *Decider) Together(i int, requests []Shape) ([]Op, Score, bool) {
 	defer d.fleet.Rollback(mark)
 	var ops []Op
 	worst := NoFit
-	for k, s := range requests {
-		op, score, ok := d.ask(k == 0, i, s)
-		if !ok || d.fleet.Place(op) != nil {
+	for _, s := range requests {
+		if !fits(n, &s) {
 			return nil, NoFit, false
 		}
-		if k == 0 || score < worst {
-			worst = score
+		for _, piece := range n.Pieces(s) {
+			if !fits(n, &piece) {
+				return nil, NoFit, false
+			}
+			score, gpus := d.scorer.Score(n, &piece)
+			op := Op{Node: i, GPUs: gpus, Shape: piece}
+			if d.fleet.Place(op) != nil {
+				return nil, NoFit, false
+			}
+			if len(ops) == 0 || score < worst {
+				worst = score
+			}
+			ops = append(ops, op)
 		}
-		ops = append(ops, op)
 	}
 	return ops, worst, len(ops) > 0
 }
 
-// ask is On, which remembers nothing of a state that exists only for a moment.
-func (d *Decider) ask(remember bool, i int, s Shape) (Op, Score, bool) {
-	if remember {
-		return d.On(i, s)
+// Pieces returns a request as the requests for single devices that it is on n, or as it is.
+func (n *Node) Pieces(s Shape) []Shape {
+	if !n.oneByOne(&s) {
+		return []Shape{s}
 	}
-	n := &d.fleet.nodes[i]
-	if !fits(n, &s) {
-		return Op{}, NoFit, false
+	var pieces []Shape
+	for range s.GPUs {
+		piece := s
+		piece.GPUs = 1
+		if len(pieces) > 0 {
+			piece.CPU, piece.Memory = 0, 0
+		}
+		pieces = append(pieces, piece)
 	}
-	score, gpus := d.scorer.Score(n, &s)
-	return Op{Node: i, GPUs: gpus, Shape: s}, score, true
+	return pieces
 }
 
 // Plan says where pods would go if others were gone, all or none, and changes nothing. Of pods that do not all fit, the result
-// is those before the first that does not, which the explanation is about. The error is that of a pod that is not there to go.
+// is the operations of those before the first that does not, which the explanation is about. The error is that of a pod that is not there to go.
 func (d *Decider) Plan(gone []Op, pods []Shape) ([]Op, *Explanation, error) {
 	mark := d.fleet.Checkpoint()
 	defer d.fleet.Rollback(mark)
@@ -179,10 +202,13 @@ func (d *Decider) Plan(gone []Op, pods []Shape) ([]Op, *Explanation, error) {
 			why := d.fleet.Explain(pod)
 			return placements, &why, nil
 		}
-		if err := d.fleet.Place(op); err != nil {
-			return placements, nil, err
+		ops, _, _ := d.Together(op.Node, []Shape{pod})
+		for _, op := range ops {
+			if err := d.fleet.Place(op); err != nil {
+				return placements, nil, err
+			}
 		}
-		placements = append(placements, op)
+		placements = append(placements, ops...)
 	}
 	return placements, nil, nil
 }

@@ -106,7 +106,7 @@ func (r Reason) String() string {
 func (r Reason) things() string { return cmp.Or(r.Resource, "GPUs") }
 
 // devices counts what a node has for a shape: devices in all, of entries that can be allocated, that are free, and that are free
-// without contention. Several devices come from as many entries. single is true where a request for several is refused.
+// without contention. single is true where a request for several is refused.
 type devices struct {
 	all, usable, free, calm int64
 	draining, gone          int
@@ -121,7 +121,7 @@ func count(n *Node, s *Shape) devices {
 			continue
 		}
 		all, free := int64(1), int64(0)
-		if amount := s.of(g); s.GPUs == 1 && g.Unit > 0 {
+		if amount := s.of(g); g.Unit > 0 {
 			all, free = int64(g.size()/amount), int64(g.Free/amount)
 		} else if g.Free >= amount {
 			free = 1

@@ -7,8 +7,8 @@ const maxKinds = 16
 type idleKind struct {
 	resource string
 	idle     int64
-	// devices and entries are how many devices are free, and in how many entries.
-	devices, entries int32
+	// devices is how many devices are free.
+	devices int32
 }
 
 // kinds lists the resources of a node after a pod of shape s was placed on these GPUs, in the order of the entries, and appends them
@@ -40,7 +40,6 @@ func (n *Node) kinds(list []idleKind, s *Shape, gpus GPUSet) ([]idleKind, int64)
 		k.idle += int64(free)
 		if g.Unit > 0 && free >= g.Unit {
 			k.devices += free / g.Unit
-			k.entries++
 		}
 	}
 	return list, total
@@ -73,10 +72,10 @@ func usable(t *Typical, kinds []idleKind, cpu int64, model string) int64 {
 		if k.resource != t.Shape.Resource {
 			continue
 		}
-		if k.entries >= t.Shape.GPUs || t.Shape.GPUs == 1 && k.devices > 0 {
-			return k.idle
+		if k.devices < t.Shape.GPUs {
+			return 0
 		}
-		return 0
+		return k.idle
 	}
 	return 0
 }

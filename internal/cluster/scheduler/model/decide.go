@@ -97,10 +97,18 @@ func (m *Model) Predict(policy string, i int, requests []fleet.Shape) [][]string
 		return nil
 	}
 	var gpus [][]string
-	for _, op := range ops {
-		if op.Shape.GPUs > 0 {
-			gpus = append(gpus, m.views[i].Devices(op.GPUs))
+	for at := 0; at < len(ops); {
+		// A request for several replicas or MIG devices is as many operations.
+		request, set, have := requests[len(gpus)], fleet.GPUSet(0), int32(0)
+		for have < request.GPUs && at < len(ops) {
+			set |= ops[at].GPUs
+			have += ops[at].Shape.GPUs
+			at++
 		}
+		if request.GPUs == 0 {
+			return nil
+		}
+		gpus = append(gpus, m.views[i].Devices(set))
 	}
 	return gpus
 }

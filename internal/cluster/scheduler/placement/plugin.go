@@ -222,8 +222,8 @@ func firstLack(v *fleetview.View, requests []fleet.Shape) fleet.Reason {
 		if reason := fleet.Fit(f.Node(0), s); reason.Lack != fleet.None {
 			return reason
 		}
-		if s.GPUs > 0 {
-			if err := f.Place(fleet.Op{GPUs: fleet.Choose(f.Node(0), &s).GPUs, Shape: s}); err != nil {
+		for _, piece := range f.Node(0).Pieces(s) {
+			if err := f.Place(fleet.Op{GPUs: fleet.Choose(f.Node(0), &piece).GPUs, Shape: piece}); err != nil {
 				return fleet.Reason{}
 			}
 		}
