@@ -135,6 +135,7 @@ var rules = []rule{
 	{packages: "internal/node/gpunode", berth: []string{"api/", "internal/core/", "internal/node/ledger", "internal/node/nodeapi"}},
 	{packages: "internal/node/inventory", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, never: kubernetes},
 	{packages: "internal/node/kubelet/checkpoint", berth: none, never: []string{"os"}},
+	{packages: "internal/node/kubeletconfig", berth: []string{"internal/node/hostconfig", "internal/node/kubelet", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/ledger", berth: []string{"internal/core/", "internal/node/signal"}, others: []string{"github.com/google/renameio/", "golang.org/x/sys/", "k8s.io/utils/clock"}},
 	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/stackfile", berth: []string{"api/", "internal/core/gpu"}, never: []string{nvml, "k8s.io/client-go/"}},

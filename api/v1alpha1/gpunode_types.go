@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // tenants: everyone who may read it sees them.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="berth.dev/schema-version=5"
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=6"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.gate.state`,description="How far the node is on its way to accepting pods with GPUs."
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="GPUs that the last scan found."
@@ -67,11 +67,29 @@ type GPUNodeStatus struct {
 	// +optional
 	// +listType=atomic
 	Topology []string `json:"topology,omitempty"`
+	// PCITopology is the same matrix with the PCIe path of each pair of GPUs, also where NVLinks
+	// connect them: X, PSB, PIX, PXB, PHB, NODE, SYS or ?. It is absent where no NVLinks connect
+	// any GPUs, since topology says the same then, and in an object of an agent that does not
+	// publish it yet.
+	//
+	// Row I of both matrices is the GPU at position I of devices. The device plugin chooses GPUs
+	// by the links, the NUMA nodes and the order of the very list that devices is made of: a GPU
+	// that is excluded, lost (Gone) or in MIG mode keeps its position and its row. So who makes
+	// the same choice among the same positions gets the GPUs that the device plugin prefers.
+	// When a GPU is added or removed for good, positions change, and both matrices with them.
+	// A reader must not rely on the matrices having a row for each of devices: topology is absent
+	// while the links are not known, and then the device plugin takes GPUs in the order of devices.
+	// +optional
+	// +listType=atomic
+	PCITopology []string `json:"pciTopology,omitempty"`
 	// Problems are those that concern no single GPU of the list: no driver, or a GPU that could
 	// not be read.
 	// +optional
 	// +listType=atomic
 	Problems []Cause `json:"problems,omitempty"`
+	// Kubelet is how the node's kubelet is configured, as far as the agent can read it.
+	// +optional
+	Kubelet KubeletStatus `json:"kubelet,omitzero"`
 	// Config says which configuration is in force.
 	// +optional
 	Config GPUConfigStatus `json:"config,omitzero"`
@@ -84,6 +102,16 @@ type GPUNodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// KubeletStatus is the part of the kubelet's configuration that decides which GPUs a pod gets.
+type KubeletStatus struct {
+	// TopologyManagerPolicy is the policy that the running kubelet has: none, best-effort,
+	// restricted or single-numa-node. With none, a pod gets the GPUs that the device plugin
+	// prefers; with another policy the kubelet may restrict the choice to GPUs of some NUMA nodes
+	// first. It is absent while the agent does not know it, which says nothing about the policy.
+	// +optional
+	TopologyManagerPolicy string `json:"topologyManagerPolicy,omitempty"`
 }
 
 // GPUConfigStatus is the configuration that the agent applies.

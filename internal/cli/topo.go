@@ -67,19 +67,17 @@ func topologyOf(node *v1alpha1.GPUNode) (*v1alpha1.GPUTopology, error) {
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUTopology), Node: node.Name,
 		GPUs: []v1alpha1.TopologyGPU{}, Links: [][]string{},
 	}
-	if len(node.Status.Topology) != len(devices) {
-		return nil, fmt.Errorf("read topology of %s: %d GPUs and %d rows of links", orElse(node.Name, "this node"),
-			len(devices), len(node.Status.Topology))
+	where, rows := orElse(node.Name, "this node"), node.Status.Topology
+	if len(rows) == 0 && len(devices) > 0 {
+		return nil, fmt.Errorf("read topology of %s: the links of its %d GPUs are not known", where, len(devices))
+	}
+	if _, err := gpu.ParseTopologies(len(devices), rows, node.Status.PCITopology); err != nil {
+		return nil, fmt.Errorf("read topology of %s: %w", where, err)
 	}
 	for i, d := range devices {
-		row := strings.Fields(node.Status.Topology[i])
-		if len(row) != len(devices) {
-			return nil, fmt.Errorf("read topology of %s: row %d has %d links for %d GPUs",
-				orElse(node.Name, "this node"), i, len(row), len(devices))
-		}
 		topology.GPUs = append(topology.GPUs, v1alpha1.TopologyGPU{Vendor: d.Vendor, Index: d.Index, UUID: d.UUID, Product: d.Product,
 			PCIBusID: d.PCIBusID, NUMANode: d.NUMANode})
-		topology.Links = append(topology.Links, row)
+		topology.Links = append(topology.Links, strings.Fields(rows[i]))
 	}
 	return topology, nil
 }

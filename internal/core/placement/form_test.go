@@ -122,6 +122,25 @@ func TestFormRefuses(t *testing.T) {
 	}
 }
 
+// TestBothMatricesKeepEverything makes the same form of a topology and of what its two matrices of letters keep: links, and PCIe paths
+// beside NVLinks.
+func TestBothMatricesKeepEverything(t *testing.T) {
+	check := func(t rapid.TB, m machine) {
+		t.Helper()
+		parsed, err := gpu.ParseTopologies(len(m.topology), m.topology.Letters(), m.topology.PathLetters())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, got := mustForm(t, m.topology, m.numa), mustForm(t, parsed, m.numa); got != want {
+			t.Fatalf("%q %q have another form", m.topology.Letters(), m.topology.PathLetters())
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) { check(t, drawMachine(t, 1, 20)) })
+	for _, m := range allMachines(t) {
+		check(t, m)
+	}
+}
+
 // TestLettersKeepWhatMatters chooses on a topology and on what its letters keep: the choice may be another one, since letters have no
 // PCIe path beside NVLinks, but it has the same bottleneck and as many NVLinks, and fully linked sets are the same.
 func TestLettersKeepWhatMatters(t *testing.T) {

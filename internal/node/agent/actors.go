@@ -43,7 +43,7 @@ func (a *Agent) actors() []actor.Actor {
 	if a.deps.API == nil {
 		return all // Nothing is published, so nothing is computed for it.
 	}
-	all = append(all, actor.Actor{Name: "gpunodesync", Run: a.reports.gpuNode.Run})
+	all = append(all, actor.Actor{Name: "kubeletconfig", Run: a.node.kubelet.Run}, actor.Actor{Name: "gpunodesync", Run: a.reports.gpuNode.Run})
 	if a.devices.dra != nil {
 		all = append(all, actor.Actor{Name: "dra", After: a.settled, Run: a.devices.dra.Run}, actor.Actor{Name: "handover", After: a.compared, Run: a.devices.handover.Run})
 	}

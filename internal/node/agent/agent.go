@@ -53,6 +53,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/metrics"
@@ -117,6 +118,7 @@ type node struct {
 	sync      *kubeletsync.Sync
 	ledger    *ledger.Ledger
 	grants    *grants.Grants
+	kubelet   *kubeletconfig.Follower
 }
 
 // devices has the parts that allocate: the devices, their injection, and the front end.
@@ -252,8 +254,7 @@ func (a *Agent) wireLedger() error {
 	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
 	names := func() []string { return a.devices.allocatable.ResourceNames() }
 	view := nodeview.New(nodeview.Deps{
-		KubeletDir: a.config.KubeletDir, Pods: a.node.pods,
-		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
+		KubeletDir: a.config.KubeletDir, Pods: a.node.pods, Containers: kubelet.NewContainers(kubelet.ContainersDeps{
 			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot, Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: a.node.grants.Dir(), Vendors: a.deps.Hardware.Traits(),
 		}),
 		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
@@ -370,8 +371,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	a.changes.resetter = reset.New(reset.Deps{
 		Dir: a.config.StateDir, Hardware: changed, Ledger: a.node.ledger, Openers: finder.Find,
 		Quiesce: quiesce(mpssync.ForReset), Resume: func(gpu.UUID) { a.changes.mps.Unquiesce(mpssync.ForReset) },
-		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
-		Clock: a.deps.Clock, Log: a.log("reset"),
+		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) }, Clock: a.deps.Clock, Log: a.log("reset"),
 	})
 	a.changes.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.deps.Config.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
@@ -443,9 +443,10 @@ func (a *Agent) wireReports() error {
 		wanted.Timestamp = a.deps.Clock.Now()
 	}
 	a.reports.labels = labelsync.New(wanted)
+	a.node.kubelet = kubeletconfig.New(kubeletconfig.Deps{KubeletDir: a.config.KubeletDir, ProcRoot: "/proc", Clock: a.deps.Clock, Log: a.log("kubeletconfig")})
 	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
 		NodeName: a.config.NodeName, Vendor: a.deps.Hardware.Configured(), Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
-		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Gate: a.reports.gate, Publish: actor.NotedSet(a.deps.Fault, "gpunodesync", publish.SetGPUNode),
+		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Gate: a.reports.gate, Kubelet: a.node.kubelet, Publish: actor.NotedSet(a.deps.Fault, "gpunodesync", publish.SetGPUNode),
 	})
 	return nil
 }
@@ -470,9 +471,8 @@ func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	a.reports.metrics = metricsync.New(metricsync.Deps{
 		NodeName: a.config.NodeName, DCGMHostnameLabel: a.config.DCGMHostnameLabel, Vendors: a.deps.Hardware.Traits(), ProcRoot: "/proc",
 		Sample: hardware.Sampler(vendors, a.log("hardware")), Hardware: a.node.inventory.Current, Units: a.devices.allocatable.Units, Holdings: a.node.ledger.Plain,
-		XIDs: xids.All, ContainerName: a.node.sync.ContainerName,
-		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.reports.list.Subscribe},
-		Page:    page,
+		XIDs: xids.All, ContainerName: a.node.sync.ContainerName, Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.reports.list.Subscribe},
+		Page: page,
 	})
 	a.reports.liveness = serve.NewLiveness(a.deps.Clock)
 	a.reports.server = serve.New(serve.Deps{

@@ -23,6 +23,8 @@ type Input struct {
 	Offered map[gpu.UUID]v1alpha1.DeviceOffer
 	// Excluded are the GPUs that the configuration excludes.
 	Excluded map[gpu.UUID]bool
+	// TopologyManagerPolicy is the kubelet's; empty while it is not known.
+	TopologyManagerPolicy string
 	// Config is the configuration in force.
 	Config v1alpha1.GPUConfigStatus
 	// Conditions are copied unchanged, with their transition times.
@@ -49,7 +51,8 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 		}
 		status.Devices = append(status.Devices, made)
 	}
-	status.Topology = snapshot.Topology.Letters()
+	status.Topology, status.PCITopology = snapshot.Topology.Letters(), snapshot.Topology.PathLetters()
+	status.Kubelet.TopologyManagerPolicy = in.TopologyManagerPolicy
 	status.Problems = causes(snapshot.Faults)
 	status.Summary = summary(status.Devices)
 	status.Config = in.Config

@@ -65,8 +65,8 @@ func snapshot() *gpu.Snapshot {
 
 func input() Input {
 	return Input{
-		AgentVersion: "v1.2.3",
-		Snapshot:     snapshot(), Holdings: holdings(),
+		AgentVersion: "v1.2.3", TopologyManagerPolicy: "best-effort",
+		Snapshot: snapshot(), Holdings: holdings(),
 		Offered: map[gpu.UUID]v1alpha1.DeviceOffer{
 			"GPU-a": {Resource: "nvidia.com/gpu.shared", Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long",
 				Draining: "becomes MPS once ml/a has ended"},

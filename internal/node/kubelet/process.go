@@ -18,6 +18,7 @@ const (
 	maxCgroup      = 64 << 10
 	maxStat        = 4 << 10
 	maxEnvironment = 2 << 20
+	maxCommandLine = 1 << 20
 )
 
 // ErrNotInContainer means that a process does not belong to a container of a pod.
@@ -48,7 +49,7 @@ func ProcessOf(procRoot string, pid int) (Process, error) {
 		if !ok {
 			return Process{}, fmt.Errorf("find the pod of process %d: %w", pid, ErrNotInContainer)
 		}
-		start, err := startTime(procRoot, pid)
+		start, err := StartTime(procRoot, pid)
 		if err != nil {
 			return Process{}, err
 		}
@@ -64,7 +65,9 @@ func ProcessOf(procRoot string, pid int) (Process, error) {
 	return Process{}, fmt.Errorf("find the pod of process %d: it moves between cgroups: %w", pid, ErrNotInContainer)
 }
 
-func startTime(procRoot string, pid int) (ticks uint64, err error) {
+// StartTime returns when a process started, in clock ticks since boot (field 22 of /proc/PID/stat; 100 ticks per second on all
+// architectures of Linux that Kubernetes runs on). The error is fs.ErrNotExist when there is no such process.
+func StartTime(procRoot string, pid int) (ticks uint64, err error) {
 	text, err := readProc(procRoot, pid, "stat", maxStat)
 	if err != nil {
 		return 0, err
@@ -103,6 +106,21 @@ func Environment(procRoot string, pid int) (map[string]string, error) {
 		return nil, err
 	}
 	return parseEnvironment(strings.Split(string(text), "\x00")), nil
+}
+
+// CommandLine returns the arguments of a process, the first of which is the name of its program. The process can overwrite this memory.
+// It returns an error for more than 1 MiB, and for a process without arguments, such as one that has ended.
+func CommandLine(procRoot string, pid int) ([]string, error) {
+	text, err := readProc(procRoot, pid, "cmdline", maxCommandLine)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) == 0:
+		return nil, fmt.Errorf("read process %d: it has no arguments", pid)
+	case len(text) >= maxCommandLine:
+		return nil, fmt.Errorf("read process %d: its arguments have more than %d bytes", pid, maxCommandLine-1)
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
 func parseEnvironment(entries []string) map[string]string {

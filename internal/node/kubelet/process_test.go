@@ -171,7 +171,7 @@ func TestRealProc(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc")
 	}
-	if _, err := startTime("/proc", os.Getpid()); err != nil {
+	if _, err := StartTime("/proc", os.Getpid()); err != nil {
 		t.Error(err)
 	}
 	t.Setenv("BERTH_TEST", "1") // changes the memory, not what the kernel shows

@@ -81,8 +81,8 @@ func NewCache(options Options) *Cache {
 // Topology returns the topology of a node. Nodes of equal form get the same one for as long as any of them keeps it. The first of a form
 // takes as long as placement.NewNode: milliseconds at 16 GPUs.
 //
-// Its arguments and errors are those of placement.NewNode. Where topology comes from gpu.ParseTopology, an answer can be another one than
-// that of the node itself: with the same bottleneck and as many NVLinks, but not always the nearest on PCIe.
+// Its arguments and errors are those of placement.NewNode. Where topology comes from gpu.ParseTopologies without the rows of PCIe paths, an
+// answer can be another one than that of the node itself: with the same bottleneck and as many NVLinks, but not always the nearest on PCIe.
 func (c *Cache) Topology(topology gpu.Topology, numa []int) (*Topology, error) {
 	form, err := placement.FormOf(topology, numa)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration,
-// the gate, conditions and problems, and passes it to the publisher, which writes it.
+// the gate, conditions, problems and the kubelet's configuration, and passes it to the publisher, which writes it.
 //
 // What wakes it: a change of any of these; of the configuration when the use in force follows it. Changes within 50 ms,
 // which mostly have one cause, are computed once.
@@ -74,6 +74,12 @@ type Gate interface {
 	Subscribe() *signal.Subscription
 }
 
+// Kubelet knows how the kubelet is configured: the policy is empty while it is not known.
+type Kubelet interface {
+	TopologyManagerPolicy() string
+	Subscribe() *signal.Subscription
+}
+
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	NodeName string
@@ -88,7 +94,8 @@ type Deps struct {
 	Conditions Conditions
 	Problems   Problems
 	// Gate is the state of the gate.
-	Gate Gate
+	Gate    Gate
+	Kubelet Kubelet
 	// Publish receives the newest object. It must not block.
 	Publish func(*v1alpha1.GPUNode)
 }
@@ -110,7 +117,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	wake := signal.New()
 	group.Go(func() error {
 		return signal.Join(ctx, wake, s.deps.Hardware.Subscribe, s.deps.Ledger.Subscribe, s.deps.Devices.SubscribeUse,
-			s.deps.Conditions.Subscribe, s.deps.Problems.Subscribe, s.deps.Gate.Subscribe)
+			s.deps.Conditions.Subscribe, s.deps.Problems.Subscribe, s.deps.Gate.Subscribe, s.deps.Kubelet.Subscribe)
 	})
 	group.Go(func() error {
 		for signal.Settled(ctx, wake, settle) == nil {
@@ -137,7 +144,7 @@ func (s *Syncer) build() *v1alpha1.GPUNode {
 		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: holdings, Offered: offered(s.deps.Devices.Units()),
 		Excluded: config.Excluded(snapshot.Of(s.deps.Vendor), now.Config), Conditions: s.deps.Conditions.All(),
 		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
-		Gate:   s.deps.Gate.Status(),
+		Gate:   s.deps.Gate.Status(), TopologyManagerPolicy: s.deps.Kubelet.TopologyManagerPolicy(),
 	})
 }
 

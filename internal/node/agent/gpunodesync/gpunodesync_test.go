@@ -50,6 +50,7 @@ type (
 	settings   struct{ source[configwatch.State] }
 	conditions struct{ source[[]metav1.Condition] }
 	problems   struct{ source[[]gpu.Cause] }
+	kubelet    struct{ source[string] }
 )
 
 func (f *hardware) Current() *gpu.Snapshot     { return f.get() }
@@ -58,6 +59,8 @@ func (f *devices) Units() []offer.Unit         { return f.get() }
 func (f *settings) Current() configwatch.State { return f.get() }
 func (f *conditions) All() []metav1.Condition  { return f.get() }
 func (f *problems) All() []gpu.Cause           { return f.get() }
+
+func (f *kubelet) TopologyManagerPolicy() string { return f.get() }
 
 // summary prints the fields that the tests compare.
 func summary(node *v1alpha1.GPUNode) string {
@@ -81,6 +84,9 @@ func summary(node *v1alpha1.GPUNode) string {
 	for _, p := range node.Status.Problems {
 		fmt.Fprintf(&out, "%s\n", p.Code)
 	}
+	if policy := node.Status.Kubelet.TopologyManagerPolicy; policy != "" {
+		fmt.Fprintf(&out, "kubelet %s\n", policy)
+	}
 	fmt.Fprintf(&out, "config %s layout %s", node.Status.Config.Source, node.Status.Config.MIGLayout)
 	return out.String()
 }
@@ -89,7 +95,7 @@ func summary(node *v1alpha1.GPUNode) string {
 // object.
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l, d, s, c, p := &hardware{}, &holdings{}, &devices{}, &settings{}, &conditions{}, &problems{}
+		h, l, d, s, c, p, k := &hardware{}, &holdings{}, &devices{}, &settings{}, &conditions{}, &problems{}, &kubelet{}
 		h.value = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}},
 			GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: gpu.NVIDIA}, {UUID: "GPU-b", Vendor: gpu.NVIDIA, Index: 1}}}
 		s.value = configwatch.State{Config: &v1alpha1.AgentConfig{}}
@@ -98,7 +104,7 @@ func TestPublish(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		syncer := New(Deps{
-			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{}, Problems: p,
+			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{}, Problems: p, Kubelet: k,
 			Publish: func(node *v1alpha1.GPUNode) { published = append(published, summary(node)) },
 		})
 		go func() { done <- syncer.Run(ctx) }()
@@ -143,6 +149,9 @@ func TestPublish(t *testing.T) {
 				"GPU-a\nGPU-b excluded\nConfigAccepted=True\nconfig file layout all-1g"},
 			{func() { p.set([]gpu.Cause{{Code: "CDI_SPEC_KEPT"}}) },
 				"GPU-a\nGPU-b excluded\nConfigAccepted=True\nCDI_SPEC_KEPT\nconfig file layout all-1g"},
+			{func() { k.set("best-effort") },
+				"GPU-a\nGPU-b excluded\nConfigAccepted=True\nCDI_SPEC_KEPT\nkubelet best-effort\nconfig file layout all-1g"},
+			{func() { k.set("") }, "GPU-a\nGPU-b excluded\nConfigAccepted=True\nCDI_SPEC_KEPT\nconfig file layout all-1g"},
 			{func() { h.set(&gpu.Snapshot{}) }, "ConfigAccepted=True\nCDI_SPEC_KEPT\nconfig file layout all-1g"},
 		}
 		for i, step := range steps {
