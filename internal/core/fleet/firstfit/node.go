@@ -22,8 +22,11 @@ type consumption struct {
 	amount  int64
 }
 
-// pool is a range of the node's counters.
-type pool struct{ first, end int32 }
+// pool has a range of the node's counters.
+type pool struct {
+	first, end int32
+	special    string
+}
 
 // Node has the devices that a node can use, in the order in which the allocator tries them.
 type Node struct {
@@ -73,7 +76,7 @@ func (n *Node) add(p *Pool) {
 			n.devices = append(n.devices, made)
 		}
 	}
-	n.pools = append(n.pools, pool{first, int32(len(n.totals))})
+	n.pools = append(n.pools, pool{first, int32(len(n.totals)), p.Special})
 }
 
 // contradiction returns why nothing can be allocated from a pool; empty when it is valid.

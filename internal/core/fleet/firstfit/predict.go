@@ -1,6 +1,7 @@
 package firstfit
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -114,8 +115,9 @@ func (s *search) request(claim, index int, r *Request, held []bool) (Counts, err
 				made.candidates = append(made.candidates, i)
 			}
 			continue
-		case d.Special != "":
-			return counts, fmt.Errorf("request %s: %w: device %s %s", r.Name, ErrNotSimple, d.Name, d.Special)
+		case d.Special != "" || s.node.pools[d.pool].special != "":
+			why := cmp.Or(d.Special, s.node.pools[d.pool].special)
+			return counts, fmt.Errorf("request %s: %w: device %s %s", r.Name, ErrNotSimple, d.Name, why)
 		}
 		counts.Matching++
 		switch {

@@ -287,16 +287,18 @@ func TestPredict(t *testing.T) {
 
 func TestSpecial(t *testing.T) {
 	s := Slice{Devices: []Device{{Name: "a"}, {Name: "b", Special: "can be allocated several times"}}}
-	n := NewNode([]Pool{{Driver: "d", Name: "p", Slices: []Slice{s}}})
 	tests := map[string]struct {
+		special  string
 		verdicts []Verdict
 		want     error
 	}{
-		"selected":     {all(2, Yes), ErrNotSimple},
-		"not selected": {[]Verdict{Yes, No}, nil},
+		"selected":     {"", all(2, Yes), ErrNotSimple},
+		"not selected": {"", []Verdict{Yes, No}, nil},
+		"pool":         {"has half a counter", []Verdict{Yes, No}, ErrNotSimple},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			n := NewNode([]Pool{{Driver: "d", Name: "p", Slices: []Slice{s}, Special: test.special}})
 			_, err := n.Predict([]Claim{{Requests: []Request{{Name: "r", Count: 1, Verdicts: test.verdicts}}}}, make([]bool, 2), DefaultSteps)
 			if !errors.Is(err, test.want) {
 				t.Errorf("error %v, want %v", err, test.want)

@@ -74,6 +74,8 @@ type Pool struct {
 	Sets   []CounterSet
 	// Incomplete pools have slices that are missing. Nothing is allocated from them.
 	Incomplete bool
+	// Special says why nothing that is allocated from the pool can be predicted; empty when it can.
+	Special string
 }
 
 // Verdict says whether a device can be allocated to a request, as far as that does not depend on what else is allocated.
