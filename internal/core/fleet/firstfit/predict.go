@@ -103,7 +103,7 @@ func (s *search) request(claim, index int, r *Request, held []bool) (Counts, err
 	if r.Count < 1 {
 		return counts, fmt.Errorf("request %s: %w: it wants %d devices", r.Name, ErrNotSimple, r.Count)
 	}
-	made := request{claim: claim, index: index, count: r.Count, verdicts: r.Verdicts}
+	made := request{claim: claim, index: index, count: r.Count, verdicts: r.Verdicts, candidates: make([]int, 0, len(r.Verdicts))}
 	for i, verdict := range r.Verdicts {
 		d := &s.node.devices[i]
 		switch {
