@@ -7,13 +7,16 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -178,5 +181,82 @@ func TestAllocator(t *testing.T) {
 	}
 	if notSimple > cases/5 || slow+unknown > few {
 		t.Errorf("%d not of the simple form, %d too slow and %d unknown: the comparison proves little", notSimple, slow, unknown)
+	}
+}
+
+// plainSlice returns a slice of a driver with devices 0, 1, and so on, as change makes them.
+func plainSlice(driver string, devices int, change func(at int, d *resourceapi.Device)) *resourceapi.ResourceSlice {
+	s := gpus("1", make([]string, devices)...)
+	s.Name, s.Spec.Driver = driver, driver
+	for i := range s.Spec.Devices {
+		s.Spec.Devices[i].Name = strconv.Itoa(i)
+		change(i, &s.Spec.Devices[i])
+	}
+	return s
+}
+
+// TestAllocatorOrder has what random cases meet seldom: what is wanted is what the allocator allocates, too.
+func TestAllocatorOrder(t *testing.T) {
+	k := newKit(t)
+	yes := true
+	set := func(d *resourceapi.Device, name resourceapi.QualifiedName, text string) {
+		d.Attributes[name] = resourceapi.DeviceAttribute{StringValue: &text}
+	}
+	nothing := func(int, *resourceapi.Device) {}
+	binding := func(at int, d *resourceapi.Device) {
+		if at == 0 {
+			d.Attributes["gpu.berth.dev/binding"] = resourceapi.DeviceAttribute{BoolValue: &yes}
+			d.BindingConditions = []string{"example.com/ready"}
+		}
+	}
+	perDevice := plainSlice("d", 3, func(at int, d *resourceapi.Device) {
+		name := []string{"node-2", nodeName, nodeName}[at]
+		d.NodeName = &name
+	})
+	perDevice.Spec.NodeName, perDevice.Spec.PerDeviceNodeSelection = nil, &yes
+	twice := plainSlice("d", 8, func(at int, d *resourceapi.Device) { // All have "a"; four of them have "b" in the long form.
+		set(d, "x", "a")
+		if at == 1 || at == 3 || at == 4 || at == 6 {
+			set(d, "d/x", "b")
+		}
+	})
+	lists := plainSlice("d", 3, func(at int, d *resourceapi.Device) {
+		d.Attributes["x"] = resourceapi.DeviceAttribute{StringValues: []string{"a"}}
+		if at > 0 {
+			set(d, "x", "a")
+		}
+	})
+	tests := map[string]struct {
+		slices []*resourceapi.ResourceSlice
+		claim  *resourceapi.ResourceClaim
+		held   []string
+		want   []string
+	}{
+		"drivers by name":             {[]*resourceapi.ResourceSlice{plainSlice("b", 1, nothing), plainSlice("a", 1, nothing)}, of(2, "plain"), nil, []string{"a/0", "b/0"}},
+		"pools with conditions last":  {[]*resourceapi.ResourceSlice{plainSlice("b", 1, nothing), plainSlice("a", 2, binding)}, of(2, "plain"), nil, []string{"b/0", "a/1"}},
+		"a device of another node":    {[]*resourceapi.ResourceSlice{perDevice}, of(1, "plain"), nil, []string{"d/1"}},
+		"not all are of the node":     {[]*resourceapi.ResourceSlice{perDevice}, of(3, "plain"), nil, nil},
+		"the long form comes first":   {[]*resourceapi.ResourceSlice{twice}, of(4, "plain", "d/x"), []string{"d/0"}, []string{"d/1", "d/3", "d/4", "d/6"}},
+		"no list is equal to a value": {[]*resourceapi.ResourceSlice{lists}, of(2, "plain", "d/x"), nil, []string{"d/1", "d/2"}},
+		"a list alone":                {[]*resourceapi.ResourceSlice{lists}, of(1, "plain", "d/x"), nil, []string{"d/0"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := &state{node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, slices: test.slices, held: map[string]bool{}}
+			s.claims = []*resourceapi.ResourceClaim{test.claim}
+			for _, name := range test.held {
+				s.held[strings.Replace(name, "/", "/"+nodeName+"/", 1)] = true
+			}
+			want := answer{outcome: firstfit.DoesNotFit}
+			for _, name := range test.want {
+				want.outcome = firstfit.Fits
+				want.devices = append(want.devices, "0/gpu="+strings.Replace(name, "/", "/"+nodeName+"/", 1))
+			}
+			allocated := k.allocate(t, s, cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}))
+			predicted, err := k.predict(t, s, New(10))
+			if err != nil || !reflect.DeepEqual(allocated, want) || !reflect.DeepEqual(predicted, want) {
+				t.Errorf("allocated %v, predicted %v, %v, want %v", allocated, predicted, err, want)
+			}
+		})
 	}
 }

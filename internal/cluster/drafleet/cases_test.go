@@ -47,7 +47,7 @@ func newKit(t testing.TB) *kit {
 	}
 	for name, expression := range map[string]string{
 		"any": "", "mig": `device.attributes["gpu.berth.dev"].type == "mig"`, "nic": `device.driver == "nic.example.com"`,
-		"fails": `device.attributes["gpu.berth.dev"].profile != "1g.5gb"`, "invalid": `device.nothing`,
+		"plain": `!("binding" in device.attributes["gpu.berth.dev"])`, "fails": `device.attributes["gpu.berth.dev"].profile != "1g.5gb"`, "invalid": `device.nothing`,
 	} {
 		one := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if expression != "" {
@@ -109,17 +109,19 @@ func (k *kit) random(t testing.TB, r *rand.Rand) *state {
 	if r.IntN(2) == 0 {
 		list = split(r, list)
 	}
-	if r.IntN(3) == 0 {
+	others := r.IntN(3) == 0
+	if others {
 		list = append(list, otherPool(r)...)
 	}
 	for range 2 {
-		if r.IntN(4) == 0 {
+		if r.IntN(3) == 0 {
 			changes[r.IntN(len(changes))](r, &list)
 		}
 	}
+	often := []int{1, 8}[r.IntN(2)]
 	for i := range list {
 		for d := range list[i].Spec.Devices {
-			vary(r, &list[i].Spec.Devices[d])
+			vary(r, &list[i].Spec.Devices[d], often)
 		}
 		list[i].UID, list[i].ResourceVersion = types.UID(list[i].Name), "1"
 		made.slices = append(made.slices, &list[i])
@@ -127,13 +129,17 @@ func (k *kit) random(t testing.TB, r *rand.Rand) *state {
 	r.Shuffle(len(made.slices), func(a, b int) { made.slices[a], made.slices[b] = made.slices[b], made.slices[a] })
 	made.hold(r)
 	for range 1 + r.IntN(8)/7 {
-		made.claims = append(made.claims, k.claim(r, len(made.claims), countersOf(list) != nil))
+		claim := k.claim(r, len(made.claims), countersOf(list) != nil)
+		if others && r.IntN(2) == 0 {
+			claim.Spec.Devices.Requests[0].Exactly.DeviceClassName = []string{"nic", "plain"}[r.IntN(2)]
+		}
+		made.claims = append(made.claims, claim)
 	}
 	return made
 }
 
-// vary changes attributes and taints of a device.
-func vary(r *rand.Rand, d *resourceapi.Device) {
+// vary changes attributes and taints of a device. The attribute x is there the more often, the larger often is.
+func vary(r *rand.Rand, d *resourceapi.Device, often int) {
 	text := fmt.Sprint("island-", r.IntN(3))
 	switch r.IntN(6) {
 	case 0:
@@ -147,10 +153,10 @@ func vary(r *rand.Rand, d *resourceapi.Device) {
 	values := []resourceapi.DeviceAttribute{
 		{IntValue: &number}, {BoolValue: &flag}, {VersionValue: &version}, {StringValue: &version}, {}, {StringValues: []string{"a"}},
 	}
-	if r.IntN(4) == 0 {
+	if r.IntN(4+often) < often {
 		d.Attributes["x"] = values[r.IntN(4)]
 	}
-	if r.IntN(4) == 0 {
+	if r.IntN(4+often) < often {
 		d.Attributes["gpu.berth.dev/x"] = values[r.IntN(4)]
 	}
 	if r.IntN(100) == 0 {
@@ -217,7 +223,8 @@ func otherPool(r *rand.Rand) []resourceapi.ResourceSlice {
 func devicesOf(list []resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 	at := slices.IndexFunc(list, func(s resourceapi.ResourceSlice) bool { return len(s.Spec.Devices) > 0 })
 	if at < 0 {
-		return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: make([]resourceapi.Device, 1)}}
+		device := resourceapi.Device{Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
+		return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device}}}
 	}
 	return &list[at]
 }
@@ -229,6 +236,22 @@ func countersOf(list []resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 		return nil
 	}
 	return &list[at]
+}
+
+// moved makes a slice that is for the node one for another; nil when the node has not two.
+func moved(r *rand.Rand, list []resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
+	var own []int
+	for i := range list {
+		if list[i].Spec.NodeName != nil {
+			own = append(own, i)
+		}
+	}
+	if len(own) < 2 {
+		return nil
+	}
+	name, s := "node-2", &list[own[r.IntN(len(own))]]
+	s.Spec.NodeName = &name
+	return s
 }
 
 // changes are what is unusual about slices.
@@ -264,15 +287,13 @@ var changes = []func(*rand.Rand, *[]resourceapi.ResourceSlice){
 		}
 	},
 	func(r *rand.Rand, list *[]resourceapi.ResourceSlice) { // A part of the pool is for another node.
-		var own []int
-		for i, s := range *list {
-			if s.Spec.NodeName != nil {
-				own = append(own, i)
-			}
-		}
-		if len(own) > 1 {
-			name := "node-2"
-			(*list)[own[r.IntN(len(own))]].Spec.NodeName = &name
+		moved(r, *list)
+	},
+	func(r *rand.Rand, list *[]resourceapi.ResourceSlice) { // A part of the pool is for another node, which has a newer generation.
+		if s := moved(r, *list); s != nil {
+			next := *s.DeepCopy()
+			next.Name, next.Spec.Pool.Generation = "next", 9
+			*list = append(*list, next)
 		}
 	},
 	func(r *rand.Rand, list *[]resourceapi.ResourceSlice) { // Fewer or more of each counter.
@@ -288,8 +309,16 @@ var changes = []func(*rand.Rand, *[]resourceapi.ResourceSlice){
 		yes := true
 		devicesOf(*list).Spec.Devices[0].AllowMultipleAllocations = &yes
 	},
-	func(_ *rand.Rand, list *[]resourceapi.ResourceSlice) { // Binding conditions, which move the pool behind the others.
-		devicesOf(*list).Spec.Devices[0].BindingConditions = []string{"example.com/ready"}
+	func(r *rand.Rand, list *[]resourceapi.ResourceSlice) { // Binding conditions, which move the pool behind the others.
+		s := devicesOf(*list)
+		device := *s.Spec.Devices[0].DeepCopy()
+		device.Name, device.BindingConditions, device.ConsumesCounters = "binding", []string{"example.com/ready"}, nil
+		yes := true
+		device.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"gpu.berth.dev/binding": {BoolValue: &yes}}
+		s.Spec.Devices = append(s.Spec.Devices, device)
+		if r.IntN(4) == 0 {
+			s.Spec.Devices[0].BindingConditions = device.BindingConditions
+		}
 	},
 	func(_ *rand.Rand, list *[]resourceapi.ResourceSlice) { // Half a counter.
 		if s := countersOf(*list); s != nil {
