@@ -60,6 +60,7 @@ var rules = []rule{
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
 	{packages: "internal/core/fleet", berth: []string{"internal/core/placement", "internal/core/placement/shared"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/core/fleet/firstfit", berth: none, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/gate", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/nodeop", berth: none},
@@ -153,6 +154,7 @@ var rules = []rule{
 	{packages: "internal/node/migapply", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
 
 	// Cluster: the concerns of the operator never import one another, nor the operator.
+	{packages: "internal/cluster/drafleet", berth: []string{"internal/core/fleet/firstfit"}, never: []string{"os", "net", "k8s.io/client-go/", "k8s.io/dynamic-resource-allocation/structured"}},
 	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
