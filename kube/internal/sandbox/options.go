@@ -65,7 +65,7 @@ type Options struct {
 	NoAgent bool
 	// Agent is how the nodes' agents differ from the chart's.
 	Agent AgentOptions
-	// Helm installs the chart, as users do: one DaemonSet for all nodes, and the operator. Otherwise each node has an agent of its own,
+	// Helm installs the chart, as users do: one DaemonSet for all nodes that run containers, and the operator. Otherwise each node has an agent of its own,
 	// which can be stopped, replaced and given options by itself.
 	Helm bool
 	// HelmValues are further values files of the chart.
