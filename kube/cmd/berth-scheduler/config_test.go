@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
@@ -32,51 +33,62 @@ const rendering = "../../../charts/testdata/golden/everything.yaml"
 // maxScore is the most that a plugin gives a node.
 const maxScore = 100
 
-// shippedConfig returns the configuration of the chart, read as kube-scheduler reads it.
-func shippedConfig(t *testing.T) *config.KubeSchedulerConfiguration {
-	t.Helper()
+// shipped is the configuration of the chart with its profiles, made once: the plugin registers its metrics with the process.
+var shipped = sync.OnceValues(func() (*shippedScheduler, error) {
+	of, err := readConfig()
+	if err != nil {
+		return nil, err
+	}
+	profiles, err := makeProfiles(of)
+	return &shippedScheduler{config: of, profiles: profiles}, err
+})
+
+type shippedScheduler struct {
+	config   *config.KubeSchedulerConfiguration
+	profiles profile.Map
+}
+
+// readConfig returns the configuration of the chart, read as kube-scheduler reads it.
+func readConfig() (*config.KubeSchedulerConfiguration, error) {
 	text, err := os.ReadFile(rendering)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
-	for {
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
 		var object corev1.ConfigMap
-		err := decoder.Decode(&object)
-		if errors.Is(err, io.EOF) {
-			t.Fatal("the rendering has no ConfigMap berth-scheduler")
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return nil, errors.New("the rendering has no ConfigMap berth-scheduler")
+		} else if err != nil || object.Kind != "ConfigMap" || object.Name != "berth-scheduler" {
+			continue // Another object, whose fields may be of other types.
 		}
-		if err == nil && object.Kind == "ConfigMap" && object.Name == "berth-scheduler" {
-			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(object.Data["config.yaml"]), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			read, err := options.LoadConfigFromFile(klog.Background(), file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return read
+		dir, err := os.MkdirTemp("", "berth-scheduler-")
+		if err != nil {
+			return nil, err
 		}
+		defer os.RemoveAll(dir)
+		file := filepath.Join(dir, "config.yaml")
+		if err := os.WriteFile(file, []byte(object.Data["config.yaml"]), 0o600); err != nil {
+			return nil, err
+		}
+		return options.LoadConfigFromFile(klog.Background(), file)
 	}
 }
 
-// frameworks makes the profiles of the configuration as kube-scheduler makes them.
-func frameworks(t *testing.T, of *config.KubeSchedulerConfiguration) profile.Map {
-	t.Helper()
+// makeProfiles makes the profiles of a configuration as kube-scheduler makes them.
+func makeProfiles(of *config.KubeSchedulerConfiguration) (profile.Map, error) {
 	registry := frameworkruntime.Registry{}
-	if err := registry.Register(placement.Name, placement.New); err != nil {
-		t.Fatal(err)
+	if err := registry.Register(placement.Name, placement.NewFactory().New); err != nil {
+		return nil, err
 	}
 	client := fake.NewClientset()
-	made, err := scheduler.New(t.Context(), client, informers.NewSharedInformerFactory(client, 0), nil,
+	made, err := scheduler.New(context.Background(), client, informers.NewSharedInformerFactory(client, 0), nil,
 		func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1) },
 		scheduler.WithProfiles(of.Profiles...), scheduler.WithFrameworkOutOfTreeRegistry(registry),
-		scheduler.WithKubeConfig(&rest.Config{Host: "https://127.0.0.1:1"}),
 		scheduler.WithPercentageOfNodesToScore(of.PercentageOfNodesToScore))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return made.Profiles
+	return made.Profiles, nil
 }
 
 // weights returns the weight of each plugin that scores in a profile.
@@ -91,11 +103,13 @@ func weights(plugins *config.Plugins) map[string]int64 {
 // TestPlacementDecides proves that in each profile that the chart ships a difference of 1 in the plugin's score is worth more than all that
 // the other plugins can give: whichever scores they have, the order of two nodes is the plugin's.
 func TestPlacementDecides(t *testing.T) {
-	shipped := shippedConfig(t)
-	made := frameworks(t, shipped)
+	shipped, err := shipped()
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"berth-scheduler", "berth-scheduler-latency", "berth-scheduler-spread", "default-scheduler"}
 	var names []string
-	for name, of := range made {
+	for name, of := range shipped.profiles {
 		names = append(names, name)
 		scores := weights(of.ListPlugins())
 		others := int64(0)
@@ -121,30 +135,41 @@ func TestPlacementDecides(t *testing.T) {
 
 // TestShippedProfiles checks what else the profiles have in common, and in what they differ.
 func TestShippedProfiles(t *testing.T) {
-	shipped := shippedConfig(t)
-	made := frameworks(t, shipped)
-	if lease := shipped.LeaderElection; !lease.LeaderElect || lease.ResourceName != "berth-scheduler" || lease.ResourceNamespace != "berth-system" {
+	shipped, err := shipped()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease := shipped.config.LeaderElection; !lease.LeaderElect || lease.ResourceName != "berth-scheduler" || lease.ResourceNamespace != "berth-system" {
 		t.Errorf("leader election: %+v, want a Lease of its own", lease)
 	}
 	policies := map[string]string{"berth-scheduler": `{"policy":"pack"}`, "berth-scheduler-spread": `{"policy":"spread"}`,
 		"berth-scheduler-latency": `{"policy":"latency"}`, "default-scheduler": `{"policy":"pack"}`}
-	for i := range shipped.Profiles {
-		p := &shipped.Profiles[i]
+	for i := range shipped.config.Profiles {
+		p := &shipped.config.Profiles[i]
 		if p.PercentageOfNodesToScore == nil || *p.PercentageOfNodesToScore != 100 {
 			t.Errorf("profile %s does not score all nodes", p.SchedulerName)
 		}
 		if got := argsOf(p); got != policies[p.SchedulerName] {
 			t.Errorf("profile %s: the plugin's arguments are %s, want %s", p.SchedulerName, got, policies[p.SchedulerName])
 		}
-		scores := weights(made[p.SchedulerName].ListPlugins())
+		plugins := shipped.profiles[p.SchedulerName].ListPlugins()
+		scores := weights(plugins)
 		for _, plugin := range []string{"NodeResourcesFit", "NodeResourcesBalancedAllocation"} {
 			if _, on := scores[plugin]; on != (p.SchedulerName == "default-scheduler") {
 				t.Errorf("profile %s: %s scores: %v", p.SchedulerName, plugin, on)
 			}
 		}
 		// Only the score is off: pods still have to fit.
-		if !slices.ContainsFunc(made[p.SchedulerName].ListPlugins().Filter.Enabled, func(p config.Plugin) bool { return p.Name == "NodeResourcesFit" }) {
+		if !slices.ContainsFunc(plugins.Filter.Enabled, func(p config.Plugin) bool { return p.Name == "NodeResourcesFit" }) {
 			t.Errorf("profile %s does not check that a pod fits", p.SchedulerName)
+		}
+		for point, set := range map[string]config.PluginSet{"preFilter": plugins.PreFilter, "filter": plugins.Filter, "postFilter": plugins.PostFilter} {
+			if len(set.Enabled) < 2 || set.Enabled[0].Name != placement.Name {
+				t.Errorf("profile %s: the plugins at %s are %v, want %s first", p.SchedulerName, point, set.Enabled, placement.Name)
+			}
+		}
+		if !slices.ContainsFunc(plugins.Reserve.Enabled, func(p config.Plugin) bool { return p.Name == placement.Name }) {
+			t.Errorf("profile %s: the plugin is not at reserve: %v", p.SchedulerName, plugins.Reserve.Enabled)
 		}
 	}
 }
