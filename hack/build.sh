@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "driver" only the driver of simulated machines; with "libcuda" only its
-# libcuda.so.1; with "images [arguments of berth-images make]" only the images of the programs that are built.
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "scheduler" only berth-scheduler, as it is shipped; with "driver" only
+# the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
+# the programs that are built.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
@@ -109,6 +110,17 @@ if [ "${1:-}" = driver ]; then
 	exit 0
 fi
 
+# Without these Kubernetes would call itself v0.0.0, also where its programs name themselves to the API server.
+kubernetes=k8s.io/component-base/version
+kubernetes="-X $kubernetes.gitVersion=v1.37.1 -X $kubernetes.gitMajor=1 -X $kubernetes.gitMinor=37 -X $kubernetes.gitCommit=none -X $kubernetes.gitTreeState=archive"
+
+build_scheduler() { build kube berth-scheduler ./cmd/berth-scheduler -ldflags="-s -w $stamp $kubernetes"; }
+if [ "${1:-}" = scheduler ]; then
+	[ -e "$BIN/berth-scheduler" ] || say "the first build compiles kube-scheduler, some 5 minutes of CPU time; later ones take seconds"
+	build_scheduler
+	exit 0
+fi
+
 # make_images [arguments of berth-images make]: prints each image with its digest.
 make_images() {
 	build hack/images berth-images . -ldflags="$stamp"
@@ -172,19 +184,20 @@ build_driver
 # toolkit's hooks reach go-nvml through its configuration package.
 build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
 [ "${1:-}" = sandbox ] || exit 0
+[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
+# No -trimpath here, and cgo as by default, so that this finds compiled what hyperkube and the tests need too. What is shipped is built
+# with "scheduler".
+trimpath='' build_scheduler
 make_images >/dev/null
 
 # The agent with an example vendor, for an end-to-end test.
 build kube berth-agent-stub ./test/berth-agent-stub
 # A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
 CGO_ENABLED=0 build kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
-[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
 # No -trimpath here, and cgo as by default: these programs stay on the machine that builds them, and so the linters and
 # the tests, which are built the same way, find most of Kubernetes compiled.
 trimpath=
-version=k8s.io/component-base/version
-# Without these Kubernetes would call itself v0.0.0.
-build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
+build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
 # For up --api-nodes only: 2 minutes of CPU time the first time.

@@ -3,4 +3,5 @@
 # chart in this tree names. Prints each image with its digest.
 source "$(dirname "$0")/lib.sh"
 hack/build.sh
+hack/build.sh scheduler
 hack/build.sh images --tag "${TAG:-dev}"

@@ -12,6 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 say "releasing $version for $platform"
 hack/build.sh
+hack/build.sh scheduler
 hack/build.sh images --tag "$version" --registry "${REGISTRY:-berth.dev}" | awk '{ print $1 }' >"$work/images.txt"
 cp "$BIN/berth" "$work/berth-$version-$platform"
 for tarball in "$BIN"/images/*.tar; do

@@ -191,11 +191,11 @@ func TestPushAndRelease(t *testing.T) {
 	}{
 		"no registry": {machine{}, "push.sh", 2, "make push REGISTRY=registry.example.com/berth", nil},
 		"push": {machine{Env: []string{"REGISTRY=localhost:5000"}, Git: "echo v0.1.0"}, "push.sh", 0, "",
-			[]string{"build.sh", "build.sh images --tag v0.1.0", "berth-images push"}},
+			[]string{"build.sh", "build.sh scheduler", "build.sh images --tag v0.1.0", "berth-images push"}},
 		"push, no Git": {machine{Env: []string{"REGISTRY=localhost:5000"}}, "push.sh", 0, "",
-			[]string{"build.sh", "build.sh images --tag devel", "berth-images push"}},
-		"push, tag":                     {machine{Env: []string{"REGISTRY=localhost:5000", "TAG=test"}}, "push.sh", 0, "", []string{"build.sh", "build.sh images --tag test", "berth-images push"}},
-		"images":                        {machine{}, "images.sh", 0, "", []string{"build.sh", "build.sh images --tag dev"}},
+			[]string{"build.sh", "build.sh scheduler", "build.sh images --tag devel", "berth-images push"}},
+		"push, tag":                     {machine{Env: []string{"REGISTRY=localhost:5000", "TAG=test"}}, "push.sh", 0, "", []string{"build.sh", "build.sh scheduler", "build.sh images --tag test", "berth-images push"}},
+		"images":                        {machine{}, "images.sh", 0, "", []string{"build.sh", "build.sh scheduler", "build.sh images --tag dev"}},
 		"release of a changed tree":     {machine{Git: "echo ' M README.md'"}, "release.sh", 2, "M README.md", nil},
 		"release outside of a Git tree": {machine{Git: "exit 128"}, "release.sh", 2, "not a Git tree", nil},
 	}

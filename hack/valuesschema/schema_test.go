@@ -92,7 +92,7 @@ func TestEachKeyIsDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"Agent", "Alerts", "CriticalPods", "Dashboard", "Host", "Image", "Images", "MPS", "NetworkPolicy", "Operator", "PodMonitor",
-		"Policies", "Resources", "Rights"} {
+		"Policies", "Resources", "Rights", "Scheduler"} {
 		if len(schema.Definitions[name].Properties) == 0 {
 			t.Errorf("there is no definition of %s", name)
 		}
@@ -127,7 +127,7 @@ func TestValuesFileNamesEachKey(t *testing.T) {
 				continue
 			}
 			value, ok := have[key]
-			if !ok && key != "global" && path != ".agent.resources" && path != ".mps.resources" && path != ".operator.resources" {
+			if !ok && key != "global" && !strings.HasSuffix(path, ".resources") {
 				t.Errorf("values.yaml does not have %s.%s", path, key)
 			}
 			if below, isMap := value.(map[string]any); isMap && field.Type.Kind() == reflect.Struct && field.Type.PkgPath() == own {

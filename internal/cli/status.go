@@ -38,7 +38,8 @@ are being done to nodes.
 A node goes through the states Found, DriverReady, RuntimeReady, SpecReady, Held and Validated.
 It accepts pods with GPUs from Validated on; before, WAITS FOR has the code of the problem, which
 docs/problems.md explains, and what to do. For a node that is validated it says who did that.
-A note says why the operator does not work, such as one that is older than the cluster's definitions.`,
+A note says why the operator or the scheduler does not work, such as an operator that is older than
+the cluster's definitions.`,
 		Example: `  berth status
   berth status --wait 10m                      wait until each node accepts pods with GPUs
   berth status -o json | jq -r '.nodes[] | select(.state != "Validated") | .node'`,
@@ -192,7 +193,7 @@ func readStatus(ctx context.Context, client dynamic.Interface) (*v1alpha1.Status
 		}
 	}
 	slices.SortFunc(report.Operations, func(a, b v1alpha1.OperationReport) int { return cmp.Compare(a.Name, b.Name) })
-	return report, addOperator(ctx, client, report)
+	return report, addDeployments(ctx, client, report)
 }
 
 // addNote adds to the report why objects of a kind are missing in it. It returns other errors.

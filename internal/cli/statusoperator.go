@@ -15,29 +15,30 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// operatorPods selects the pods of the operator, in whichever namespace the release is.
-const operatorPods = "app.kubernetes.io/name=berth-operator"
+// deploymentPods selects the pods of the operator and the scheduler, in whichever namespace the release is.
+const deploymentPods = "app.kubernetes.io/name in (berth-operator, berth-scheduler)"
 
 func podResource() schema.GroupVersionResource {
 	return corev1.SchemeGroupVersion.WithResource("pods")
 }
 
-// addOperator adds to the report why a pod of the operator does not run: what the operator reports itself is as old as its end. A cluster
-// without such a pod adds nothing, since the operator may run elsewhere.
-func addOperator(ctx context.Context, client dynamic.Interface, report *v1alpha1.StatusReport) error {
-	pods, err := listSelected[corev1.Pod](ctx, client, podResource(), operatorPods)
+// addDeployments adds to the report why a pod of the operator or the scheduler does not run: what the operator reports itself is as old as
+// its end. A cluster without such a pod adds nothing, since the operator may run elsewhere, and the scheduler need not run.
+func addDeployments(ctx context.Context, client dynamic.Interface, report *v1alpha1.StatusReport) error {
+	pods, err := listSelected[corev1.Pod](ctx, client, podResource(), deploymentPods)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return addNote(report, "berth-operator", err)
+		return addNote(report, "berth-operator and berth-scheduler", err)
 	}
 	slices.SortFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for i := range pods {
 		if why := stopped(&pods[i]); why != "" {
-			report.Notes = append(report.Notes, fmt.Sprintf("berth-operator: pod %s/%s does not work: %s", pods[i].Namespace, pods[i].Name, why))
+			report.Notes = append(report.Notes, fmt.Sprintf("%s: pod %s/%s does not work: %s",
+				pods[i].Labels["app.kubernetes.io/name"], pods[i].Namespace, pods[i].Name, why))
 		}
 	}
 	return nil

@@ -68,12 +68,14 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestStatusOperator checks the notes about the operator: one for each pod that does not work, and one for a user who may not read pods.
+// TestStatusOperator checks the notes about the operator and the scheduler: one for each pod that does not work, and one for a user who may not read pods.
 func TestStatusOperator(t *testing.T) {
 	ended := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: refusal}}}
 	other := operatorPod("other", ended)
 	other.Labels = nil
-	client := statusClient(gateNode("node-a", v1alpha1.GateStatus{State: v1alpha1.GateValidated}), fieldsOf(t, operatorPod("b", ended)), fieldsOf(t, other),
+	scheduler := operatorPod("s", corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	scheduler.Labels["app.kubernetes.io/name"] = "berth-scheduler"
+	client := statusClient(gateNode("node-a", v1alpha1.GateStatus{State: v1alpha1.GateValidated}), fieldsOf(t, operatorPod("b", ended)), fieldsOf(t, other), fieldsOf(t, scheduler),
 		fieldsOf(t, operatorPod("a", corev1.ContainerStatus{Ready: true})))
 	notes := func() string {
 		t.Helper()
@@ -87,10 +89,13 @@ func TestStatusOperator(t *testing.T) {
 	if got := notes(); strings.Count(got, "berth-operator: pod") != 1 || !strings.Contains(got, want) {
 		t.Errorf("the notes are\n%s\nwant %s", got, want)
 	}
+	if got, want := notes(), "berth-scheduler: pod berth-system/s does not work: ImagePullBackOff"; !strings.Contains(got, want) {
+		t.Errorf("the notes are\n%s\nwant %s", got, want)
+	}
 	client.PrependReactor("list", "pods", func(kubetesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
 	})
-	if got := notes(); !strings.Contains(got, "berth-operator: not shown, since this user may not read it: list pods: pods is forbidden") {
+	if got := notes(); !strings.Contains(got, "berth-operator and berth-scheduler: not shown, since this user may not read it: list pods: pods is forbidden") {
 		t.Errorf("without the right to read pods the notes are\n%s", got)
 	}
 }

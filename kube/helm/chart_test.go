@@ -98,8 +98,8 @@ func difference(defaults, rendered string) string {
 // TestRenderings compares the chart with what it rendered when a person last looked: go test . -update.
 func TestRenderings(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(golden, "*.values.yaml"))
-	if err != nil || len(files) < 12 {
-		t.Fatalf("values files: %v, %v; want 12", files, err)
+	if err != nil || len(files) < 13 {
+		t.Fatalf("values files: %v, %v; want 13", files, err)
 	}
 	defaults, err := template(t, release)
 	if err != nil {
@@ -142,8 +142,10 @@ func TestRefused(t *testing.T) {
 	}{
 		"a namespace of Kubernetes": {namespace: "kube-system", want: []string{"needs a namespace of its own", "--namespace berth-system"}},
 		"the same port twice":       {values: "operator: {metricsPort: 8081}", want: []string{"operator.probePort: 8081", "operator.metricsPort"}},
-		"the root directory":        {values: "host: {hookDir: //}", want: []string{`host.hookDir: "//" is not a directory below /`}},
-		"a directory above":         {values: "host: {cdiDir: /var/../etc}", want: []string{"host.cdiDir"}},
+		"another scheduler for all without it": {values: "scheduler: {replaceDefault: true}",
+			want: []string{"scheduler.replaceDefault: true needs scheduler.enabled: true"}},
+		"the root directory": {values: "host: {hookDir: //}", want: []string{`host.hookDir: "//" is not a directory below /`}},
+		"a directory above":  {values: "host: {cdiDir: /var/../etc}", want: []string{"host.cdiDir"}},
 		"no default": {values: "configs: {default: null, a: {}, b: {}}",
 			want: []string{"configs: none is named default", "berth.dev/config"}},
 		"a name that no label can have": {values: "configs: {'a b': {}}", want: []string{"configs.a b: the name cannot be the value of a node's label"}},

@@ -96,7 +96,7 @@ func TestMakeAndPush(t *testing.T) {
 	line := func(name string) string {
 		return regexp.QuoteMeta(address+"/"+name) + `:v0\.1\.0@sha256:[0-9a-f]{64}\n`
 	}
-	want := regexp.MustCompile(`^` + line("berth") + line("berth-agent") + line("berth-operator") + `$`)
+	want := regexp.MustCompile(`^` + line("berth") + line("berth-agent") + line("berth-operator") + line("berth-scheduler") + `$`)
 	if !want.MatchString(out) {
 		t.Errorf("push printed %q, want a line for each image that matches %s", out, want)
 	}

@@ -48,6 +48,8 @@ func All() []Program {
 		Agent(),
 		{Name: "berth-operator", User: nonRoot, Description: "Berth's operator: keeps what Berth needs in a cluster",
 			Files: map[string]string{"/berth-operator": "berth-operator"}},
+		{Name: "berth-scheduler", User: nonRoot, Description: "Berth's scheduler: kube-scheduler that chooses nodes by the GPUs a pod would get",
+			Files: map[string]string{"/berth-scheduler": "berth-scheduler"}},
 	}
 }
 

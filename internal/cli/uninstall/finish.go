@@ -41,6 +41,7 @@ func (r *remover) deleteObjects(ctx context.Context) error {
 		{group: "admissionregistration.k8s.io", version: "v1", resource: "validatingadmissionpolicybindings", selector: ofBerth},
 		{group: "admissionregistration.k8s.io", version: "v1", resource: "validatingadmissionpolicies", selector: ofBerth},
 		{group: "coordination.k8s.io", version: "v1", resource: "leases", namespace: r.Namespace, ours: named("berth-operator")},
+		{group: "coordination.k8s.io", version: "v1", resource: "leases", namespace: r.Namespace, ours: named(schedulerName)},
 	} {
 		if err := r.removeAll(ctx, resource(of.group, of.version, of.resource), of.namespace, of.selector, of.ours); err != nil {
 			return err

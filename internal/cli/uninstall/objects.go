@@ -26,6 +26,9 @@ const (
 	ofOperator   = labelManaged + "=berth-operator"
 )
 
+// schedulerName is the name of the scheduler's Deployment and of its Lease.
+const schedulerName = "berth-scheduler"
+
 func resource(group, version, name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: name}
 }

@@ -14,12 +14,28 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// stopOperator deletes the Deployments of Berth and waits for the end of their pods.
+// stopOperator deletes the Deployments of Berth but the scheduler's, and waits for the end of their pods.
 func (r *remover) stopOperator(ctx context.Context) error {
-	if err := r.removeAll(ctx, deployments(), r.Namespace, ofBerth, nil); err != nil {
+	others := func(o *unstructured.Unstructured) bool { return o.GetName() != schedulerName }
+	if err := r.removeAll(ctx, deployments(), r.Namespace, ofBerth, others); err != nil {
 		return err
 	}
 	return r.awaitEnd(ctx, labelName+"=berth-operator", "the operator's pods")
+}
+
+// stopScheduler deletes the Deployment of the scheduler and waits for the end of its pods.
+func (r *remover) stopScheduler(ctx context.Context) error {
+	ours := named(schedulerName)
+	if err := r.removeAll(ctx, deployments(), r.Namespace, ofBerth, func(o *unstructured.Unstructured) bool {
+		if ours(o) {
+			r.once("warning: pods whose schedulerName is %s, %s-spread or %s-latency wait until there is such a scheduler",
+				schedulerName, schedulerName, schedulerName)
+		}
+		return ours(o)
+	}); err != nil {
+		return err
+	}
+	return r.awaitEnd(ctx, labelName+"="+schedulerName, "the scheduler's pods")
 }
 
 // stopValidations deletes the pods that validate nodes, and their claims.

@@ -93,6 +93,7 @@ func Run(ctx context.Context, deps Deps, options Options) error {
 		r.cleanNodes,      //
 		r.deleteNodeState, // As long as there is a GPUNode, a repetition cleans its node again.
 		r.deleteHosts,     //
+		r.stopScheduler,   // Where it replaces the cluster's, nothing else would schedule the pods that clean the nodes.
 		r.deleteObjects,   //
 		r.deleteNamespace, //
 	} {

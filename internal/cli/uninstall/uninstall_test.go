@@ -134,7 +134,11 @@ metadata: {name: gpu.berth.dev, labels: {app.kubernetes.io/part-of: berth}}
 ---
 apiVersion: coordination.k8s.io/v1
 kind: Lease
-metadata: {namespace: berth-system, name: berth-operator}`
+metadata: {namespace: berth-system, name: berth-operator}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {namespace: berth-system, name: berth-scheduler}`
 
 // release are the objects of the Helm release that matter.
 const release = `apiVersion: apps/v1
@@ -172,6 +176,15 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {namespace: berth-system, name: berth-operator, labels: {app.kubernetes.io/name: berth-operator, app.kubernetes.io/part-of: berth}}
 ---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: berth-system, name: berth-scheduler, labels: {app.kubernetes.io/name: berth-scheduler, app.kubernetes.io/part-of: berth}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {namespace: berth-system, name: scheduler-1, labels: {app.kubernetes.io/name: berth-scheduler}}
+spec: {nodeName: node-a}
+---
 apiVersion: v1
 kind: Pod
 metadata: {namespace: berth-system, name: agent-1, labels: {app.kubernetes.io/name: berth-agent}}
@@ -208,7 +221,7 @@ func (w *world) helmUninstall() {
 		}
 	}
 	for _, pod := range w.all(pods()) {
-		if name := pod.GetLabels()[labelName]; name == "berth-agent" || name == "berth-operator" {
+		if name := pod.GetLabels()[labelName]; name == "berth-agent" || name == "berth-operator" || name == "berth-scheduler" {
 			w.drop(pods(), pod.GetNamespace(), pod.GetName())
 		}
 	}
@@ -265,9 +278,11 @@ func TestOrder(t *testing.T) {
 			"delete resourceslices node-a-gpus",
 			"patch nodeoperations validate-node-a", "delete nodeoperations validate-node-a", "delete gpunodes node-a",
 			"delete daemonsets berth-uninstall",
+			"delete deployments berth-scheduler",
 			"delete gpuquotas team", "delete resourcequotas gpu-quota-team", "patch gpustacks default", "delete gpustacks default",
 			"delete deviceclasses gpu.berth.dev", "delete validatingadmissionpolicybindings berth-privileged-pods",
 			"delete validatingadmissionpolicies berth-privileged-pods", "delete leases berth-operator",
+			"delete leases berth-scheduler",
 			"delete customresourcedefinitions gpunodes.berth.dev", "delete customresourcedefinitions gpustacks.berth.dev",
 		}
 		if diff := cmp.Diff(want, w.writes); diff != "" {

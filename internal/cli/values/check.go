@@ -56,7 +56,9 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.pod("agent", &values.Agent.Pod, values.Agent.ExtraArgs, agentFlags())
 	c.pod("mps", &values.MPS.Pod, values.MPS.ExtraArgs, []string{"--host-root"})
 	c.pod("operator", &values.Operator.Pod, nil, nil)
+	c.pod("scheduler", &values.Scheduler.Pod, nil, nil)
 	c.gate(values)
+	c.scheduler()
 	c.mounts(values)
 	c.network(values)
 	return c.problems
@@ -171,7 +173,7 @@ func (c *checker) images(values *Values) {
 	for _, component := range []struct {
 		key   string
 		image Image
-	}{{"agent", values.Agent.Image}, {"operator", values.Operator.Image}} {
+	}{{"agent", values.Agent.Image}, {"operator", values.Operator.Image}, {"scheduler", values.Scheduler.Image}} {
 		key, image := component.key, component.image
 		if strings.ContainsAny(image.Name, ":@") {
 			c.add(key+".image.name", fmt.Sprintf("%q has a tag or a digest", image.Name), "write them in "+key+".image.tag and "+key+".image.digest")
@@ -223,6 +225,13 @@ func (c *checker) pod(component string, pod *Pod, args, flags []string) {
 		if limit, ok := pod.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
 			c.add(component+".resources.requests", fmt.Sprintf("%s: %s is more than the limit, %s", name, request.String(), limit.String()), "raise the limit, or lower the request")
 		}
+	}
+}
+
+// scheduler checks the settings of the scheduler.
+func (c *checker) scheduler() {
+	if c.on(false, "scheduler", "replaceDefault") && !c.on(false, "scheduler", "enabled") {
+		c.add("scheduler.replaceDefault", "true needs scheduler.enabled: true", "set it")
 	}
 }
 

@@ -71,9 +71,13 @@ func TestCheck(t *testing.T) {
 		"a request above its limit":    {files: []string{"agent: {resources: {requests: {memory: 1Gi}, limits: {memory: 512Mi}}}"}, want: "agent.resources.requests: memory: 1Gi is more than the limit, 512Mi"},
 		"a mount without its volume":   {files: []string{"agent: {extraVolumeMounts: [{name: a, mountPath: /host/}]}"}, want: "agent.extraVolumeMounts[0].name: no volume of agent.extraVolumes is named a\nagent.extraVolumeMounts[0].mountPath: /host/ is a mount of the chart"},
 		"the same port":                {files: []string{"operator: {metricsPort: 8081}"}, want: "operator.probePort: is the port of operator.metricsPort too"},
-		"no range":                     {files: []string{"networkPolicy: {apiServerCIDRs: [10.96.0.1]}"}, want: `networkPolicy.apiServerCIDRs[0]: "10.96.0.1" is no range of addresses`},
-		"every address":                {files: []string{"networkPolicy: {apiServerCIDRs: [0.0.0.0/0]}"}, want: "warning: networkPolicy.apiServerCIDRs[0]: 0.0.0.0/0 is every address, and limits nothing"},
-		"addresses without a policy":   {files: []string{"networkPolicy: {enabled: false, apiServerCIDRs: [10.96.0.1/32]}"}, want: "networkPolicy.apiServerCIDRs: has no effect without networkPolicy.enabled"},
+		"another scheduler for all without it": {files: []string{"scheduler: {replaceDefault: true}"},
+			want: "scheduler.replaceDefault: true needs scheduler.enabled: true"},
+		"another scheduler for all":          {files: []string{"scheduler: {enabled: true, replaceDefault: true}"}},
+		"a tag in the name of the scheduler": {files: []string{"scheduler: {image: {name: 'a:b'}}"}, want: `scheduler.image.name: "a:b" has a tag or a digest`},
+		"no range":                           {files: []string{"networkPolicy: {apiServerCIDRs: [10.96.0.1]}"}, want: `networkPolicy.apiServerCIDRs[0]: "10.96.0.1" is no range of addresses`},
+		"every address":                      {files: []string{"networkPolicy: {apiServerCIDRs: [0.0.0.0/0]}"}, want: "warning: networkPolicy.apiServerCIDRs[0]: 0.0.0.0/0 is every address, and limits nothing"},
+		"addresses without a policy":         {files: []string{"networkPolicy: {enabled: false, apiServerCIDRs: [10.96.0.1/32]}"}, want: "networkPolicy.apiServerCIDRs: has no effect without networkPolicy.enabled"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

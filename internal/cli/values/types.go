@@ -27,6 +27,8 @@ type Values struct {
 	MPS MPS `json:"mps,omitzero"`
 	// Operator is the operator's Deployment.
 	Operator Operator `json:"operator,omitzero"`
+	// Scheduler is the scheduler's Deployment.
+	Scheduler Scheduler `json:"scheduler,omitzero"`
 	// Policies are what the API server refuses, and warns of.
 	Policies Policies `json:"policies,omitzero"`
 	// NetworkPolicy limits the connections of the components.
@@ -169,6 +171,21 @@ type Operator struct {
 	ProbePort int `json:"probePort,omitempty" jsonschema:"minimum=1,maximum=65535"`
 }
 
+// Scheduler is the Deployment of kube-scheduler with Berth's plugin (docs/install.md#the-scheduler).
+type Scheduler struct {
+	// Enabled installs it, for the pods whose schedulerName is berth-scheduler, berth-scheduler-spread or berth-scheduler-latency.
+	Enabled bool `json:"enabled,omitempty"`
+	// ReplaceDefault is for the pods that name no scheduler too. The cluster's own scheduler has to be stopped.
+	ReplaceDefault bool `json:"replaceDefault,omitempty"`
+	// Image is the scheduler's image.
+	Image Image `json:"image,omitzero"`
+	Pod   `json:",inline"`
+	// Replicas is the number of pods; one of them works, the others take over from it.
+	Replicas int `json:"replicas,omitempty" jsonschema:"minimum=1,maximum=5"`
+	// SecurePort is the port of /metrics, /livez and /readyz, with TLS.
+	SecurePort int `json:"securePort,omitempty" jsonschema:"minimum=1,maximum=65535"`
+}
+
 // Policies are ValidatingAdmissionPolicies (docs/install.md#policies).
 type Policies struct {
 	// OwnNode limits the writes of an agent to its own Node and the objects about it.
@@ -199,7 +216,7 @@ type NetworkPolicy struct {
 type CriticalPods struct {
 	// Quota makes a ResourceQuota that allows such pods in the release's namespace, as GKE needs it.
 	Quota bool `json:"quota,omitempty"`
-	// Pods is how many the quota allows: two per node during an upgrade, and the operator's.
+	// Pods is how many the quota allows: two per node during an upgrade, the operator's and the scheduler's.
 	Pods int `json:"pods,omitempty" jsonschema:"minimum=1"`
 }
 

@@ -95,6 +95,9 @@ func (c *Cluster) install(ctx context.Context, o Options, p *progress) error {
 	if err := c.installChart(ctx, o.HelmValues); err != nil {
 		return err
 	}
+	if err := c.startHollowAgents(ctx); err != nil {
+		return err
+	}
 	for _, n := range c.Nodes() {
 		if n.state().Profile != "" {
 			n.waitForDevices(ctx)
@@ -102,6 +105,27 @@ func (c *Cluster) install(ctx context.Context, o Options, p *progress) error {
 	}
 	p.step("installed the chart with Helm: release %s in the namespace %s", releaseName, agentNamespace)
 	return nil
+}
+
+// startHollowAgents starts the agents of the hollow nodes, which run no pod of the chart's DaemonSet, with the account of those that do. They
+// have no gate: no pod could validate such a node.
+func (c *Cluster) startHollowAgents(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, n := range c.Nodes() {
+		if !n.Hollow() || n.state().Profile == "" {
+			continue
+		}
+		group.Go(func() error {
+			if err := n.writeAgentKubeconfig(ctx); err != nil {
+				return err
+			}
+			if err := n.StartAgent(ctx, AgentOptions{}); err != nil {
+				return err
+			}
+			return n.WaitAgentReady(ctx)
+		})
+	}
+	return group.Wait()
 }
 
 // CreateHardware creates the node's simulated hardware. Its UUIDs are derived from the name of the node, so they are

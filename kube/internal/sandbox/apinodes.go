@@ -37,12 +37,13 @@ const (
 	apiNodeLease = 80
 )
 
-// What the GPUNode of an API node reports.
+// What the GPUNode of an API node without a profile reports.
 const (
 	apiNodeGPUs     = 8
 	apiNodeResource = "nvidia.com/gpu"
 	apiNodeModel    = "NVIDIA A100-SXM4-40GB"
 	apiNodeDriver   = "580.95.05"
+	apiNodeAgent    = "sandbox"
 )
 
 //go:embed kwok.yaml
@@ -75,9 +76,13 @@ func (c *Cluster) startAPINodes(ctx context.Context, p *progress) error {
 	if err != nil {
 		return err
 	}
+	machines, err := c.readAPIMachines(ctx)
+	if err != nil {
+		return err
+	}
 	nodes := c.client.CoreV1().Nodes()
 	if err := eachAPINode(ctx, names, func(ctx context.Context, name string) error {
-		_, err := nodes.Create(ctx, apiNode(name), metav1.CreateOptions{})
+		_, err := nodes.Create(ctx, apiNode(name, c.machineOf(name, machines).gpus()), metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return fmt.Errorf("create API nodes: %w", err)
@@ -129,10 +134,10 @@ func nodeReady(node *corev1.Node) bool {
 }
 
 // apiNode returns the Node of an API node, as its kubelet and the agent would register it. The gate's taint is on it.
-func apiNode(name string) *corev1.Node {
+func apiNode(name string, gpus int) *corev1.Node {
 	has := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("512Gi"), corev1.ResourcePods: resource.MustParse("110"),
-		apiNodeResource: *resource.NewQuantity(apiNodeGPUs, resource.DecimalSI),
+		apiNodeResource: *resource.NewQuantity(int64(gpus), resource.DecimalSI),
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{apiNodeAnnotation: "fake"}, Labels: map[string]string{
@@ -146,23 +151,19 @@ func apiNode(name string) *corev1.Node {
 }
 
 // apiGPUNode returns the GPUNode of an API node, as its agent would write it: GPUs that nobody holds, and that wait for their validation.
-func apiGPUNode(name string) *v1alpha1.GPUNode {
+func apiGPUNode(name string, machine *apiMachine) *v1alpha1.GPUNode {
 	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode), ObjectMeta: metav1.ObjectMeta{Name: name}}
-	node.Status = v1alpha1.GPUNodeStatus{
-		AgentVersion: "sandbox",
-		Driver:       v1alpha1.GPUDriver{Version: apiNodeDriver, CUDAVersion: "13.0"},
-		Summary:      v1alpha1.GPUSummary{GPUs: apiNodeGPUs, Free: apiNodeGPUs, Model: apiNodeModel},
-		Gate: &v1alpha1.GateStatus{State: v1alpha1.GateHeld, Since: metav1.Now(), Mode: v1alpha1.GateEnforce, TaintKey: v1alpha1.TaintNotValidated, Tainted: true,
-			Message: "waits for the validation pod", Key: name + "-1"},
-	}
-	for i := range apiNodeGPUs {
-		node.Status.Devices = append(node.Status.Devices, v1alpha1.GPUDevice{
-			UUID: fmt.Sprintf("GPU-%s-%d", name, i), Index: i, Minor: i, PCIBusID: fmt.Sprintf("0000:%02x:00.0", 16+i), Product: apiNodeModel,
-			Architecture: "Ampere", ComputeCapability: "8.0", MemoryBytes: 40 << 30, NUMANode: i / 4,
-			Health: v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: apiNodeResource},
-		})
-	}
+	node.Status = machine.of(name)
+	node.Status.Gate = heldGate(name)
 	return node
+}
+
+// machineOf returns the machine of an API node.
+func (c *Cluster) machineOf(name string, machines map[string]*apiMachine) *apiMachine {
+	if m := machines[c.snapshot().APINodeProfiles[name]]; m != nil {
+		return m
+	}
+	return plainMachine()
 }
 
 // WriteAPIGPUNodes creates the GPUNodes of the API nodes, as soon as the API server serves the definition, which the operator applies. The
@@ -171,6 +172,10 @@ func (c *Cluster) WriteAPIGPUNodes(ctx context.Context) error {
 	names := c.APINodeNames()
 	if len(names) == 0 {
 		return nil
+	}
+	machines, err := c.readAPIMachines(ctx)
+	if err != nil {
+		return err
 	}
 	config := c.RESTConfig()
 	client, err := dynamic.NewForConfig(config)
@@ -190,7 +195,7 @@ func (c *Cluster) WriteAPIGPUNodes(ctx context.Context) error {
 		}
 	}
 	if err := eachAPINode(ctx, names, func(ctx context.Context, name string) error {
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(apiGPUNode(name))
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(apiGPUNode(name, c.machineOf(name, machines)))
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func TestAPINodesOption(t *testing.T) {
 // TestAPINodeObjects: a Node and its GPUNode agree, and the agents' affinity leaves the Node out.
 func TestAPINodeObjects(t *testing.T) {
 	name := apiNodeName(7)
-	node, gpuNode := apiNode(name), apiGPUNode(name)
+	node, gpuNode := apiNode(name, plainMachine().gpus()), apiGPUNode(name, plainMachine())
 	if name != "api-node-0007" || node.Name != name || gpuNode.Name != name {
 		t.Errorf("the names are %s, %s, %s", name, node.Name, gpuNode.Name)
 	}

@@ -45,13 +45,14 @@ func (c *Cluster) MachineValues() map[string]any {
 		}
 	}
 	values := map[string]any{
-		"host":     map[string]any{"hookDir": hookDir},
-		"agent":    program(),
-		"mps":      program(),
-		"operator": map[string]any{},
+		"host":      map[string]any{"hookDir": hookDir},
+		"agent":     program(),
+		"mps":       program(),
+		"operator":  map[string]any{},
+		"scheduler": map[string]any{},
 	}
 	if c.snapshot().APINodes > 0 {
-		for _, name := range []string{"agent", "mps", "operator"} {
+		for _, name := range []string{"agent", "mps", "operator", "scheduler"} {
 			values[name].(map[string]any)["affinity"] = realNodesOnly()
 		}
 	}

@@ -130,12 +130,11 @@ func (c *Cluster) startControlPlane(ctx context.Context, o Options, p *progress)
 	if err != nil {
 		return err
 	}
-	scheduler, err := c.start(c.hyperkube("kube-scheduler", append(o.gateFlags(),
-		"--kubeconfig="+c.pkiPath("scheduler.conf"),
-		"--authentication-kubeconfig="+c.pkiPath("scheduler.conf"), "--authorization-kubeconfig="+c.pkiPath("scheduler.conf"),
-		"--bind-address=127.0.0.1",
-		"--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=1000",
-	)...))
+	launch, err := c.schedulerLaunch(o)
+	if err != nil {
+		return err
+	}
+	scheduler, err := c.start(launch)
 	if err != nil {
 		return err
 	}

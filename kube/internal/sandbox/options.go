@@ -24,6 +24,8 @@ const (
 	AgentImage = "berth.dev/berth-agent:dev"
 	// OperatorImage is the operator's.
 	OperatorImage = "berth.dev/berth-operator:dev"
+	// SchedulerImage is the scheduler's.
+	SchedulerImage = "berth.dev/berth-scheduler:dev"
 )
 
 // Options are the arguments of [Up].
@@ -41,6 +43,15 @@ type Options struct {
 	// APINodes is the number of further nodes that are objects of the API only: a Node, and a GPUNode with 8 GPUs whose gate waits for its
 	// validation. kwok keeps the Nodes Ready and reports that their pods start and end. See [Cluster.WriteAPIGPUNodes].
 	APINodes int
+	// APINodeProfiles are the simulated machines that the GPUNodes of API nodes describe. A key is the name of a node, or a pattern of names
+	// with * and ?, which a name precedes: "api-node-0*": "h100x8".
+	APINodeProfiles map[string]string
+	// Scheduler is a program to run in place of kube-scheduler; it has the flags of kube-scheduler. A name without a directory is first one of
+	// Bin. Default: that of hyperkube.
+	Scheduler string
+	// SchedulerConfig is a file with a KubeSchedulerConfiguration for the scheduler. The sandbox sets its kubeconfig, and switches leader election
+	// off.
+	SchedulerConfig string
 	// Profile is the simulated hardware of every node, "" for none.
 	Profile string
 	// NodeProfiles is the simulated hardware of single nodes by name (node-1, hollow-0), in place of Profile.
@@ -54,7 +65,7 @@ type Options struct {
 	NoAgent bool
 	// Agent is how the nodes' agents differ from the chart's.
 	Agent AgentOptions
-	// Helm installs the chart, as users do: one DaemonSet for all nodes, and the operator. Otherwise each node has an agent of its own,
+	// Helm installs the chart, as users do: one DaemonSet for all nodes that run containers, and the operator. Otherwise each node has an agent of its own,
 	// which can be stopped, replaced and given options by itself.
 	Helm bool
 	// HelmValues are further values files of the chart.
@@ -97,6 +108,9 @@ func (o *Options) complete() error {
 	if err := o.completeNodes(); err != nil {
 		return err
 	}
+	if err := o.completeScheduler(); err != nil {
+		return err
+	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -110,6 +124,9 @@ func (o *Options) completeNodes() error {
 	}
 	if o.APINodes < 0 || o.APINodes > maxAPINodes {
 		return fmt.Errorf("--api-nodes %d: want 0 to %d", o.APINodes, maxAPINodes)
+	}
+	if _, err := o.checkAPIProfiles(); err != nil {
+		return err
 	}
 	if o.Nodes == 0 && o.Hollow == 0 {
 		o.Nodes = 1

@@ -137,6 +137,11 @@ func (c *Cluster) start(l launch) (Process, error) {
 
 	cmd := exec.Command(l.argv[0], l.argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
+	// A process that enters a mount namespace would otherwise be in /. What a program does with a relative path by mistake stays here.
+	cmd.Dir = c.workDir()
+	if err := os.MkdirAll(cmd.Dir, 0o755); err != nil {
+		return p, fmt.Errorf("start %s: %w", l.name, err)
+	}
 	cmd.Env = append(c.childEnv(), l.env...)
 	cmd.ExtraFiles = l.files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -172,6 +177,9 @@ func (c *Cluster) start(l launch) (Process, error) {
 	err = os.WriteFile(pidFile, []byte(strconv.Itoa(p.PID)+"\n"), 0o644)
 	return p, errors.Join(err, c.update(func(s *State) { s.setProcess(p) }))
 }
+
+// workDir is the working directory of every process of the sandbox: an empty directory of its own.
+func (c *Cluster) workDir() string { return filepath.Join(c.dir, "work") }
 
 // childEnv is the environment of every process of the sandbox. It contains nothing of the caller's, so that a proxy
 // setting or a KUBECONFIG has no effect.

@@ -40,6 +40,8 @@ type State struct {
 	Nodes     []NodeState       `json:"nodes"`
 	// APINodes is the number of nodes without a machine.
 	APINodes int `json:"apiNodes,omitempty"`
+	// APINodeProfiles are the simulated machines of those that have one, by their names.
+	APINodeProfiles map[string]string `json:"apiNodeProfiles,omitempty"`
 }
 
 // Process is one process of the sandbox. PID is 0 from the time it is recorded until it runs.

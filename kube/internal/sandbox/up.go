@@ -102,6 +102,9 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	s := &State{Version: stateVersion, BootID: bootID(), Phase: phaseStarting, Bin: o.Bin, Profile: o.Profile, APINodes: o.APINodes,
 		Sysctls: map[string]string{}}
 	s.ID, s.Cgroup = identity(o.Dir)
+	if s.APINodeProfiles, err = o.checkAPIProfiles(); err != nil {
+		return nil, err
+	}
 	for _, name := range sysctls() {
 		if data, err := os.ReadFile("/proc/sys/" + name); err == nil {
 			s.Sysctls[name] = strings.TrimSpace(string(data))
@@ -289,7 +292,7 @@ func (c *Cluster) makeImages(o Options) error {
 			return image.Make(WorkloadImage, image.Spec{Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}})
 		},
 	}
-	for program, name := range map[string]string{"berth-agent": AgentImage, "berth-operator": OperatorImage} {
+	for program, name := range map[string]string{"berth-agent": AgentImage, "berth-operator": OperatorImage, "berth-scheduler": SchedulerImage} {
 		layout := shippedImage(c.state.Bin, program)
 		// Those that are needed were checked; the others are there for a test that installs Berth itself.
 		if !o.hasHardware() || !isDir(layout) {

@@ -41,7 +41,7 @@ func TestInstallImages(t *testing.T) {
 	r.start(t)
 	references := r.push(t)
 	r.createSecret(t)
-	for _, program := range []string{"berth", "berth-agent", "berth-operator"} {
+	for _, program := range []string{"berth", "berth-agent", "berth-operator", "berth-scheduler"} {
 		t.Run(program, func(t *testing.T) { r.testPull(t, program, references[program]) })
 	}
 	t.Run("NoSecret", func(t *testing.T) { r.testNoSecret(t, references["berth"]) })
@@ -96,8 +96,8 @@ func (r *testRegistry) push(t *testing.T) map[string]string {
 	for _, m := range regexp.MustCompile(`(?m)^\S+/([a-z-]+):\S+@sha256:[0-9a-f]{64}$`).FindAllStringSubmatch(out, -1) {
 		references[m[1]] = m[0]
 	}
-	if len(references) != 3 {
-		t.Fatalf("push printed %s, want the references of three images", out)
+	if len(references) != 4 {
+		t.Fatalf("push printed %s, want the references of four images", out)
 	}
 	return references
 }
@@ -237,6 +237,7 @@ func (r *testRegistry) testNonRoot(t *testing.T, references map[string]string) {
 	}
 	r.run(t, pod("berth"))
 	r.run(t, pod("berth-operator"))
+	r.run(t, pod("berth-scheduler"))
 	root := pod("berth-agent")
 	if _, err := r.cluster.CreatePod(t.Context(), root); err != nil {
 		t.Fatal(err)

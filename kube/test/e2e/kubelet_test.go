@@ -307,11 +307,16 @@ func (r *rig) waitHolders(t testing.TB, want map[string]int) {
 }
 
 func (r *rig) gpuNode(ctx context.Context) (*v1alpha1.GPUNode, error) {
-	client, err := dynamic.NewForConfig(r.RESTConfig())
+	return gpuNodeOf(ctx, r.Cluster, r.node.Name())
+}
+
+// gpuNodeOf returns the GPUNode of a node.
+func gpuNodeOf(ctx context.Context, c *sandbox.Cluster, name string) (*v1alpha1.GPUNode, error) {
+	client, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {
 		return nil, err
 	}
-	object, err := client.Resource(v1alpha1.GPUNodes()).Get(ctx, r.node.Name(), metav1.GetOptions{})
+	object, err := client.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,11 @@ func upCommand(dir *string) *cobra.Command {
   berth-sandbox up --nodes 2 --profile a100x8-80g --node-profile node-1=h100x8
                                             another machine as the second node
   berth-sandbox up --profile a100x8-80g --helm --api-nodes 200
-                                            200 further nodes that are objects of the API only`,
+                                            200 further nodes that are objects of the API only
+  berth-sandbox up --api-nodes 20 --api-node-profile 'api-node-000*=h100x8' --api-node-profile 'api-node-001*=v100x8-hybrid-mesh'
+                                            10 of one machine and 10 of another
+  berth-sandbox up --scheduler berth-scheduler --scheduler-config scheduler.yaml
+                                            another scheduler in place of the cluster's own`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Progress = *dir, cmd.OutOrStdout()
@@ -99,6 +103,10 @@ func upCommand(dir *string) *cobra.Command {
 	f.IntVar(&o.Nodes, "nodes", 1, "nodes that run containers")
 	f.IntVar(&o.Hollow, "hollow", 0, "further nodes with a real kubelet whose container runtime only records")
 	f.IntVar(&o.APINodes, "api-nodes", 0, "further nodes that are objects of the API only, whose pods kwok starts and ends")
+	f.StringToStringVar(&o.APINodeProfiles, "api-node-profile", nil,
+		"simulated machine that the GPUNode of an API node describes, as api-node-0003=h100x8 or 'api-node-00*=h100x8' (repeatable)")
+	f.StringVar(&o.Scheduler, "scheduler", "", "program to run in place of kube-scheduler, for example berth-scheduler")
+	f.StringVar(&o.SchedulerConfig, "scheduler-config", "", "file with a KubeSchedulerConfiguration for the scheduler; the sandbox adds the kubeconfig")
 	f.StringVar(&o.Profile, "profile", "", "simulated hardware of every node, for example a100x8-80g (see berth sim)")
 	f.StringToStringVar(&o.NodeProfiles, "node-profile", nil, "simulated hardware of one node in place of --profile, as node-1=h100x8 (repeatable)")
 	f.StringToStringVar(&o.RuntimeConfig, "runtime-config", nil, "API versions that kube-apiserver serves, as scheduling.k8s.io/v1beta1=true (repeatable)")

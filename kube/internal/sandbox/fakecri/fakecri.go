@@ -3,6 +3,7 @@
 package fakecri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,7 +53,7 @@ func Serve(ctx context.Context, socket, record string) error {
 	if err != nil {
 		return fmt.Errorf("serve container runtime: %w", err)
 	}
-	r := &recorder{out: json.NewEncoder(out)}
+	r := &recorder{out: json.NewEncoder(out), logs: map[string]string{}}
 	server := grpc.NewServer(grpc.UnaryInterceptor(r.intercept))
 	runtime := newRuntime()
 	runtimeapi.RegisterRuntimeServiceServer(server, runtime)
@@ -88,10 +89,37 @@ func newRuntime() *fake.RemoteRuntime {
 type recorder struct {
 	mu  sync.Mutex
 	out *json.Encoder
+	// logs are the paths of the containers' logs, by ID.
+	logs map[string]string
+}
+
+// noLog is the path of a log that does not exist.
+const noLog = "/nonexistent/berth-sandbox-no-log"
+
+// addLogPath adds the path of a container's log to its status, which the fake runtime leaves out. It is never empty: when a container is
+// removed, the kubelet deletes all files whose path begins with that of the log, and with an empty one it would begin with those of its
+// working directory.
+func (r *recorder) addLogPath(req, resp any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch answer := resp.(type) {
+	case *runtimeapi.CreateContainerResponse:
+		if made, ok := req.(*runtimeapi.CreateContainerRequest); ok && answer != nil {
+			dir, file := made.GetSandboxConfig().GetLogDirectory(), made.GetConfig().GetLogPath()
+			if dir != "" && file != "" {
+				r.logs[answer.ContainerId] = path.Join(dir, file)
+			}
+		}
+	case *runtimeapi.ContainerStatusResponse:
+		if answer.GetStatus() != nil {
+			answer.Status.LogPath = cmp.Or(r.logs[answer.Status.Id], noLog)
+		}
+	}
 }
 
 func (r *recorder) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	resp, err := next(ctx, req)
+	r.addLogPath(req, resp)
 	method := path.Base(info.FullMethod)
 	msg, ok := req.(proto.Message)
 	if !ok || !recorded(method) {

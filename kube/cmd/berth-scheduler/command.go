@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	kubernetes "k8s.io/component-base/version"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/internal/core/version"
+)
+
+// newCommand returns the command line of kube-scheduler with Berth's plugins. The flag --version prints Berth's version beside that of
+// Kubernetes; --version=raw is upstream's.
+func newCommand() *cobra.Command {
+	command := app.NewSchedulerCommand(app.WithPlugin(placement.Name, placement.NewFactory().New))
+	command.Use = "berth-scheduler"
+	command.Long = `berth-scheduler is kube-scheduler with Berth's plugin ` + placement.Name + ` compiled in, which chooses the node of a
+pod with GPUs by the GPUs that it would get there. It has the flags and the configuration file of kube-scheduler,
+and the plugin runs in the profiles of that file that enable it.`
+	run := command.RunE
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		// Upstream's flag is a word, not a bool, so cobra's own cannot take its place.
+		if flag := cmd.Flags().Lookup("version"); flag == nil || flag.Value.String() != "true" {
+			return run(cmd, args)
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "berth-scheduler %s, Kubernetes %s\n", version.Current(), kubernetes.Get().GitVersion)
+		return err
+	}
+	return command
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+)
+
+// rendering is the chart with every option; a test of the chart keeps it equal to what Helm renders.
+const rendering = "../../../charts/testdata/golden/everything.yaml"
+
+// maxScore is the most that a plugin gives a node.
+const maxScore = 100
+
+// shipped is the configuration of the chart with its profiles, made once: the plugin registers its metrics with the process.
+var shipped = sync.OnceValues(func() (*shippedScheduler, error) {
+	of, err := readConfig()
+	if err != nil {
+		return nil, err
+	}
+	profiles, err := makeProfiles(of)
+	return &shippedScheduler{config: of, profiles: profiles}, err
+})
+
+type shippedScheduler struct {
+	config   *config.KubeSchedulerConfiguration
+	profiles profile.Map
+}
+
+// readConfig returns the configuration of the chart, read as kube-scheduler reads it.
+func readConfig() (*config.KubeSchedulerConfiguration, error) {
+	text, err := os.ReadFile(rendering)
+	if err != nil {
+		return nil, err
+	}
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
+		var object corev1.ConfigMap
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return nil, errors.New("the rendering has no ConfigMap berth-scheduler")
+		} else if err != nil || object.Kind != "ConfigMap" || object.Name != "berth-scheduler" {
+			continue // Another object, whose fields may be of other types.
+		}
+		dir, err := os.MkdirTemp("", "berth-scheduler-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		file := filepath.Join(dir, "config.yaml")
+		if err := os.WriteFile(file, []byte(object.Data["config.yaml"]), 0o600); err != nil {
+			return nil, err
+		}
+		return options.LoadConfigFromFile(klog.Background(), file)
+	}
+}
+
+// makeProfiles makes the profiles of a configuration as kube-scheduler makes them.
+func makeProfiles(of *config.KubeSchedulerConfiguration) (profile.Map, error) {
+	registry := frameworkruntime.Registry{}
+	if err := registry.Register(placement.Name, placement.NewFactory().New); err != nil {
+		return nil, err
+	}
+	client := fake.NewClientset()
+	made, err := scheduler.New(context.Background(), client, informers.NewSharedInformerFactory(client, 0), nil,
+		func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1) },
+		scheduler.WithProfiles(of.Profiles...), scheduler.WithFrameworkOutOfTreeRegistry(registry),
+		scheduler.WithPercentageOfNodesToScore(of.PercentageOfNodesToScore))
+	if err != nil {
+		return nil, err
+	}
+	return made.Profiles, nil
+}
+
+// weights returns the weight of each plugin that scores in a profile.
+func weights(plugins *config.Plugins) map[string]int64 {
+	all := map[string]int64{}
+	for _, p := range plugins.Score.Enabled {
+		all[p.Name] = int64(p.Weight)
+	}
+	return all
+}
+
+// TestPlacementDecides proves that in each profile that the chart ships a difference of 1 in the plugin's score is worth more than all that
+// the other plugins can give: whichever scores they have, the order of two nodes is the plugin's.
+func TestPlacementDecides(t *testing.T) {
+	shipped, err := shipped()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"berth-scheduler", "berth-scheduler-latency", "berth-scheduler-spread", "default-scheduler"}
+	var names []string
+	for name, of := range shipped.profiles {
+		names = append(names, name)
+		scores := weights(of.ListPlugins())
+		others := int64(0)
+		for plugin, weight := range scores {
+			if plugin != placement.Name {
+				others += weight
+			}
+		}
+		// Those of upstream: TaintToleration, NodeAffinity, PodTopologySpread, InterPodAffinity, ImageLocality and more.
+		if len(scores) < 6 || others < 10 {
+			t.Errorf("profile %s: only %v score, so this test has missed some", name, scores)
+		}
+		if own := scores[placement.Name]; own <= maxScore*others {
+			t.Errorf("profile %s: the weight %d of %s is not above %d times %d, the sum of the others: %v",
+				name, own, placement.Name, maxScore, others, scores)
+		}
+	}
+	slices.Sort(names)
+	if !slices.Equal(names, want) {
+		t.Errorf("the profiles are %q, want %q", names, want)
+	}
+}
+
+// TestShippedProfiles checks what else the profiles have in common, and in what they differ.
+func TestShippedProfiles(t *testing.T) {
+	shipped, err := shipped()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease := shipped.config.LeaderElection; !lease.LeaderElect || lease.ResourceName != "berth-scheduler" || lease.ResourceNamespace != "berth-system" {
+		t.Errorf("leader election: %+v, want a Lease of its own", lease)
+	}
+	policies := map[string]string{"berth-scheduler": `{"policy":"pack"}`, "berth-scheduler-spread": `{"policy":"spread"}`,
+		"berth-scheduler-latency": `{"policy":"latency"}`, "default-scheduler": `{"policy":"pack"}`}
+	for i := range shipped.config.Profiles {
+		p := &shipped.config.Profiles[i]
+		if p.PercentageOfNodesToScore == nil || *p.PercentageOfNodesToScore != 100 {
+			t.Errorf("profile %s does not score all nodes", p.SchedulerName)
+		}
+		if got := argsOf(p); got != policies[p.SchedulerName] {
+			t.Errorf("profile %s: the plugin's arguments are %s, want %s", p.SchedulerName, got, policies[p.SchedulerName])
+		}
+		plugins := shipped.profiles[p.SchedulerName].ListPlugins()
+		scores := weights(plugins)
+		for _, plugin := range []string{"NodeResourcesFit", "NodeResourcesBalancedAllocation"} {
+			if _, on := scores[plugin]; on != (p.SchedulerName == "default-scheduler") {
+				t.Errorf("profile %s: %s scores: %v", p.SchedulerName, plugin, on)
+			}
+		}
+		// Only the score is off: pods still have to fit.
+		if !slices.ContainsFunc(plugins.Filter.Enabled, func(p config.Plugin) bool { return p.Name == "NodeResourcesFit" }) {
+			t.Errorf("profile %s does not check that a pod fits", p.SchedulerName)
+		}
+		for point, set := range map[string]config.PluginSet{"preFilter": plugins.PreFilter, "filter": plugins.Filter, "postFilter": plugins.PostFilter} {
+			if len(set.Enabled) < 2 || set.Enabled[0].Name != placement.Name {
+				t.Errorf("profile %s: the plugins at %s are %v, want %s first", p.SchedulerName, point, set.Enabled, placement.Name)
+			}
+		}
+		if !slices.ContainsFunc(plugins.Reserve.Enabled, func(p config.Plugin) bool { return p.Name == placement.Name }) {
+			t.Errorf("profile %s: the plugin is not at reserve: %v", p.SchedulerName, plugins.Reserve.Enabled)
+		}
+	}
+}
+
+// argsOf returns the arguments of Berth's plugin in a profile, as JSON.
+func argsOf(p *config.KubeSchedulerProfile) string {
+	for _, c := range p.PluginConfig {
+		if raw, ok := c.Args.(*runtime.Unknown); ok && c.Name == placement.Name {
+			return string(raw.Raw)
+		}
+	}
+	return ""
+}
