@@ -29,11 +29,17 @@ require (
 	k8s.io/dynamic-resource-allocation v0.37.1
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kubelet v0.37.1
-	k8s.io/kubernetes v1.37.1
+	k8s.io/kubernetes v1.13.0
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/pelletier/go-toml v1.9.5 // indirect
+require (
+	github.com/chzyer/readline v1.5.1 // indirect
+	github.com/google/pprof v0.0.0-20250403155104-27863c87afa6 // indirect
+	github.com/ianlancetaylor/demangle v0.0.0-20240312041847-bd984b5ce465 // indirect
+	github.com/pelletier/go-toml v1.9.5 // indirect
+	pgregory.net/rapid v1.3.0 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect
@@ -174,7 +180,6 @@ require (
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/kube-proxy v0.0.0 // indirect
 	k8s.io/kube-scheduler v0.37.1 // indirect
-	k8s.io/kubectl v0.0.0 // indirect
 	k8s.io/metrics v0.37.1 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	k8s.io/pod-security-admission v0.0.0 // indirect
