@@ -29,19 +29,23 @@ type Run struct {
 	CPUSeconds float64 `json:"cpuSeconds"`
 	PeakBytes  int64   `json:"peakBytes"`
 	// Reused is how many pods got a node from the scores of the pod before (the scheduler's batching).
-	Reused  int     `json:"reused"`
-	Scoring Scoring `json:"scoring"`
+	Reused int `json:"reused"`
+	// ScoringMicroseconds are those of the extension points that score, per pod with GPUs, with all plugins (see scheduler.Counts).
+	ScoringMicroseconds float64 `json:"scoringMicroseconds"`
+	// PluginCalls are the calls of Score of Berth's plugin, once per node.
+	PluginCalls int `json:"pluginCalls"`
+	// Profile is absent for a run without one.
+	Profile *Profile `json:"profile,omitempty"`
 }
 
-// Scoring is what scoring has cost, per pod with GPUs, in microseconds. See scheduler.Scoring for how the scheduler measures it.
-type Scoring struct {
-	// PluginMicroseconds are those of Berth's plugin in PreScore, Score and NormalizeScore, added up over threads.
-	PluginMicroseconds float64 `json:"pluginMicroseconds"`
-	// AllMicroseconds are those of the extension points PreScore and Score with all plugins and the framework's own work.
-	AllMicroseconds float64 `json:"allMicroseconds"`
-	// PluginCalls are the calls of Score of Berth's plugin; PluginSamples of them were timed.
-	PluginCalls   int `json:"pluginCalls"`
-	PluginSamples int `json:"pluginSamples"`
+// Profile is the CPU time of a part of the scheduler per pod with GPUs, in microseconds, added up over threads: the share that a CPU profile
+// shows, of CPUSeconds.
+type Profile struct {
+	// ScoringMicroseconds are those of the plugin's methods that score, BerthMicroseconds those of all of Berth's functions.
+	ScoringMicroseconds float64 `json:"scoringMicroseconds"`
+	BerthMicroseconds   float64 `json:"berthMicroseconds"`
+	// SampledSeconds are those of the samples, of all functions.
+	SampledSeconds float64 `json:"sampledSeconds"`
 }
 
 // Machine is where the runs ran.
@@ -102,13 +106,26 @@ func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
 	var bars []Bar
 	for _, load := range loads(runs) {
 		bars = append(bars, bar(load, "peak memory in bytes", slices.Max(Values(runs, load, Ours, peak)), bytes, true),
-			bar(load, "scoring by the plugin in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true))
+			bar(load, "CPU time of the plugin's scoring in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true))
 	}
 	return bars
 }
 
-func peak(r Run) float64    { return float64(r.PeakBytes) }
-func scoring(r Run) float64 { return r.Scoring.PluginMicroseconds }
+func peak(r Run) float64 { return float64(r.PeakBytes) }
+
+func scoring(r Run) float64 {
+	if r.Profile == nil {
+		return 0
+	}
+	return r.Profile.ScoringMicroseconds
+}
+
+func allOfBerth(r Run) float64 {
+	if r.Profile == nil {
+		return 0
+	}
+	return r.Profile.BerthMicroseconds
+}
 
 func bar(load, what string, value, limit float64, atMost bool) Bar {
 	b := Bar{Load: load, What: what, Value: value, Limit: limit, AtMost: atMost, Met: value >= limit}

@@ -70,7 +70,7 @@ func TestLargeBars(t *testing.T) {
 			var all []Run
 			for i, b := range tc.bytes {
 				all = append(all, Run{Load: "a", Scheduler: Ours, Turn: i, PeakBytes: b,
-					Scoring: Scoring{PluginMicroseconds: tc.microseconds[min(i, len(tc.microseconds)-1)]}})
+					Profile: &Profile{ScoringMicroseconds: tc.microseconds[min(i, len(tc.microseconds)-1)]}})
 			}
 			var got []bool
 			for _, b := range LargeBars(all, 10, 20) {

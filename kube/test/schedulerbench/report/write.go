@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -21,8 +22,7 @@ func columns() []column {
 		{"CPU s", "%.2f", func(r Run) float64 { return r.CPUSeconds }},
 		{"peak MB", "%.0f", func(r Run) float64 { return peak(r) / 1e6 }},
 		{"reused", "%.0f", func(r Run) float64 { return float64(r.Reused) }},
-		{"scoring µs/pod, all plugins", "%.0f", func(r Run) float64 { return r.Scoring.AllMicroseconds }},
-		{"scoring µs/pod, " + "Berth's plugin", "%.0f", scoring},
+		{"scoring, all plugins, µs/pod", "%.0f", func(r Run) float64 { return r.ScoringMicroseconds }},
 	}
 }
 
@@ -92,7 +92,21 @@ func (r Report) writeLoad(text *bytes.Buffer, load string) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", c.what, median(c.format, stock), median(c.format, ours), ratio,
 			list(c.format, stock), list(c.format, ours))
 	}
+	r.writeProfile(table, load)
 	_ = table.Flush() // A buffer takes everything.
+}
+
+// writeProfile writes the rows of the runs that have a profile.
+func (r Report) writeProfile(table io.Writer, load string) {
+	profiled := slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return run.Profile == nil })
+	for _, c := range []column{
+		{"CPU of the plugin's scoring, µs/pod", "%.0f", scoring},
+		{"CPU of all of Berth's code, µs/pod", "%.0f", allOfBerth},
+	} {
+		if ours := Values(profiled, load, Ours, c.value); len(ours) > 0 {
+			fmt.Fprintf(table, "%s\t-\t%s\t-\t-\t%s\n", c.what, median(c.format, ours), list(c.format, ours))
+		}
+	}
 }
 
 func median(format string, values []float64) string {

@@ -36,6 +36,8 @@ type Setup struct {
 	Dir string
 	// Stalled ends a run in which no pod was bound for this long.
 	Stalled time.Duration
+	// Profile asks for a CPU profile of the scheduler.
+	Profile bool
 	// Say prints a line of progress. It may be called from several goroutines.
 	Say func(format string, arguments ...any)
 }
@@ -75,33 +77,45 @@ func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes i
 		return report.Run{}, err
 	}
 	defer process.Stop()
+	var profiler *scheduler.Profiler
+	if s.Profile {
+		profiler = process.Profile(ctx)
+	}
 	progress, err := s.waitBound(ctx, kind.Name, len(pods), watch, process)
 	if err != nil {
 		return report.Run{}, errors.Join(err, unbound(ctx, c))
 	}
-	return measure(ctx, progress, process, pods)
+	return measure(ctx, progress, process, profiler, pods)
 }
 
-// measure reads what the scheduler has used, before anything else is asked of it.
-func measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, pods []load.Pod) (report.Run, error) {
+// measure reads what the scheduler has used, before anything else is asked of it. There may be no profiler.
+func measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, profiler *scheduler.Profiler, pods []load.Pod) (report.Run, error) {
 	used, err := process.Used()
 	if err != nil {
 		return report.Run{}, err
 	}
-	scoring, err := process.Metrics(ctx)
+	counts, err := process.Metrics(ctx)
 	if err != nil {
 		return report.Run{}, err
 	}
-	perPod := func(d time.Duration) float64 {
-		return float64(d) / float64(time.Microsecond) / float64(max(1, load.WithGPUs(pods)))
-	}
+	perPod := func(seconds float64) float64 { return seconds * 1e6 / float64(max(1, load.WithGPUs(pods))) }
 	seconds := progress.Last.Sub(progress.First).Seconds()
-	return report.Run{
+	r := report.Run{
 		Pods: len(pods), GPUs: load.GPUs(pods), Seconds: seconds, PodsPerSecond: float64(len(pods)) / seconds,
-		CPUSeconds: used.CPU.Seconds(), PeakBytes: used.PeakBytes, Reused: scoring.Reused,
-		Scoring: report.Scoring{PluginMicroseconds: perPod(scoring.PluginTime()), AllMicroseconds: perPod(scoring.AllPlugins),
-			PluginCalls: scoring.Score.Count, PluginSamples: scoring.Score.Samples},
-	}, nil
+		CPUSeconds: used.CPU.Seconds(), PeakBytes: used.PeakBytes,
+		Reused: counts.Reused, PluginCalls: counts.PluginCalls, ScoringMicroseconds: perPod(counts.Scoring.Seconds()),
+	}
+	if profiler != nil {
+		profile, err := profiler.Stop()
+		if err != nil {
+			return report.Run{}, err
+		}
+		// The windows of the profiler have gaps between them.
+		share := used.CPU.Seconds() / max(profile.All.Seconds(), 0.01)
+		r.Profile = &report.Profile{ScoringMicroseconds: perPod(profile.Scoring.Seconds() * share),
+			BerthMicroseconds: perPod(profile.Berth.Seconds() * share), SampledSeconds: profile.All.Seconds()}
+	}
+	return r, nil
 }
 
 // waitBound waits until all pods are bound. It fails when the scheduler ends, when no pod was bound for a while, and when a bind was wrong.

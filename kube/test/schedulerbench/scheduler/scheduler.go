@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ profiles:
 // Scheduler is a scheduler that runs.
 type Scheduler struct {
 	*process.Process
-	metrics string
+	address string
 	client  *http.Client
 }
 
@@ -87,43 +88,43 @@ func Start(ctx context.Context, k Kind, kubeconfig, dir string, cores []int) (*S
 	if err := os.WriteFile(config, []byte(k.configuration(kubeconfig)), 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration of a scheduler: %w", err)
 	}
-	s := &Scheduler{metrics: fmt.Sprintf("https://127.0.0.1:%d/metrics", port), client: &http.Client{
+	s := &Scheduler{address: fmt.Sprintf("https://127.0.0.1:%d", port), client: &http.Client{
 		Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
 	argv := append(append([]string{}, k.Argv...), "--config="+config, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
-		"--authentication-skip-lookup", "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics")
+		"--authentication-skip-lookup", "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics,/debug/pprof/*")
 	if s.Process, err = process.Start(dir, "scheduler", cores, argv...); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Metrics reads what the scheduler's metrics say about scoring. It takes a second longer than the request, after which the scheduler has
-// published all samples that it kept.
-func (s *Scheduler) Metrics(ctx context.Context) (Scoring, error) {
-	published := time.NewTimer(1100 * time.Millisecond)
-	defer published.Stop()
-	select {
-	case <-ctx.Done():
-		return Scoring{}, ctx.Err()
-	case <-s.Done():
-		return Scoring{}, s.Ended()
-	case <-published.C:
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.metrics, nil)
+// Metrics reads what the scheduler's metrics say.
+func (s *Scheduler) Metrics(ctx context.Context) (Counts, error) {
+	body, err := s.get(ctx, "/metrics")
 	if err != nil {
-		return Scoring{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
+		return Counts{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
+	}
+	defer body.Close()
+	counts, err := parse(body)
+	if err != nil {
+		return Counts{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
+	}
+	return counts, nil
+}
+
+// get returns the body of a page, which the caller closes.
+func (s *Scheduler) get(ctx context.Context, page string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address+page, nil)
+	if err != nil {
+		return nil, err
 	}
 	response, err := s.client.Do(request)
 	if err != nil {
-		return Scoring{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
+		return nil, err
 	}
-	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return Scoring{}, fmt.Errorf("read the metrics of the scheduler: %w", errors.New(response.Status))
+		response.Body.Close()
+		return nil, errors.New(response.Status)
 	}
-	scoring, err := parse(response.Body)
-	if err != nil {
-		return Scoring{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
-	}
-	return scoring, nil
+	return response.Body, nil
 }

@@ -9,88 +9,48 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Scoring is what a scheduler's metrics say about scoring.
+// Counts is what a scheduler's metrics say about a run.
 //
-// The scheduler times a plugin in one of ten scheduling cycles, drawn at random, and keeps 1,000 samples of all plugins per second; Score is one
-// sample per node, so that most of these are lost. Sums of samples thus mean nothing, but their means do, and how often a plugin was called
-// is counted without exception (scheduler_plugin_evaluation_total). PluginTime is made of calls x mean. A call takes at least the 0.1 µs of its
-// own measurement.
-type Scoring struct {
-	// PreScore and Score are the calls of Berth's plugin, Score once per node; Normalize is called as often as PreScore. All are zero with a
-	// scheduler that has no such plugin.
-	PreScore, Score, Normalize Calls
-	// AllPlugins is the time of the extension points PreScore and Score with all their plugins and the framework's own work, of all cycles
-	// (scheduler_framework_extension_point_duration_seconds).
-	AllPlugins time.Duration
+// The scheduler's samples of the time of a single plugin (scheduler_plugin_execution_duration_seconds) are not among them: they are
+// of one cycle in ten, and of these only 1,000 per second are kept, in the order in which they come, so that with more than some hundred nodes
+// Filter takes all of them. CPUProfile has that time.
+type Counts struct {
+	// Scoring is the time of the extension points PreFilter, PreScore and Score with all their plugins and the framework's own work, of
+	// all cycles, by the clock (scheduler_framework_extension_point_duration_seconds). PreFilter is one of them because Berth's plugin
+	// computes its scores there.
+	Scoring time.Duration
 	// Reused is how many pods got a node from the scores of the pod before (scheduler_batch_attempts_total).
 	Reused int
-}
-
-// Calls are the calls of a plugin at an extension point.
-type Calls struct {
-	// Count is how many there were; Samples of them were timed.
-	Count, Samples int
-	// Mean is the mean duration of the samples.
-	Mean time.Duration
-}
-
-// PluginTime is the time that Berth's plugin has spent on scoring, added up over threads.
-func (s Scoring) PluginTime() time.Duration {
-	sum := time.Duration(0)
-	for _, c := range []Calls{s.PreScore, s.Score, s.Normalize} {
-		sum += time.Duration(c.Count) * c.Mean
-	}
-	return sum
+	// PluginCalls is how often Score of Berth's plugin was called, once per node (scheduler_plugin_evaluation_total).
+	PluginCalls int
 }
 
 // parse reads metrics in the text format.
-func parse(text io.Reader) (Scoring, error) {
+func parse(text io.Reader) (Counts, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(text)
 	if err != nil {
-		return Scoring{}, err
+		return Counts{}, err
 	}
-	calls := func(point string) Calls {
-		counted := total(families["scheduler_plugin_evaluation_total"], map[string]string{"plugin": Plugin, "extension_point": point})
-		timed := total(families["scheduler_plugin_execution_duration_seconds"], map[string]string{"plugin": Plugin, "extension_point": point})
-		c := Calls{Count: int(counted.sum), Samples: timed.count}
-		if timed.count > 0 {
-			c.Mean = seconds(timed.sum / float64(timed.count))
-		}
-		return c
+	var c Counts
+	for _, point := range []string{"PreFilter", "PreScore", "Score"} {
+		sum := total(families["scheduler_framework_extension_point_duration_seconds"], map[string]string{"extension_point": point})
+		c.Scoring += time.Duration(sum * float64(time.Second))
 	}
-	points := families["scheduler_framework_extension_point_duration_seconds"]
-	preScore, score := total(points, map[string]string{"extension_point": "PreScore"}), total(points, map[string]string{"extension_point": "Score"})
-	s := Scoring{
-		PreScore: calls("PreScore"), Score: calls("Score"), Normalize: calls("ScoreExtensionNormalize"), AllPlugins: seconds(preScore.sum + score.sum),
-		Reused: int(total(families["scheduler_batch_attempts_total"], map[string]string{"result": "hint_used"}).sum),
-	}
-	// A plugin without PreScore is normalized once per cycle that scores.
-	s.Normalize.Count = s.PreScore.Count
-	if s.Normalize.Samples > 0 && s.PreScore.Samples == 0 {
-		s.Normalize.Count = score.count
-	}
-	return s, nil
+	c.Reused = int(total(families["scheduler_batch_attempts_total"], map[string]string{"result": "hint_used"}))
+	c.PluginCalls = int(total(families["scheduler_plugin_evaluation_total"], map[string]string{"plugin": Plugin, "extension_point": "Score"}))
+	return c, nil
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// totals are those of several series.
-type totals struct {
-	sum   float64
-	count int
-}
-
-// total adds up the series of a family that have the labels. A counter's value is a sum.
-func total(family *dto.MetricFamily, labels map[string]string) totals {
-	var t totals
+// total adds up the series of a family that have the labels: the values of counters, the sums of histograms.
+func total(family *dto.MetricFamily, labels map[string]string) float64 {
+	sum := 0.0
 	for _, m := range family.GetMetric() {
 		if matches(m, labels) {
-			t.sum += m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
-			t.count += int(m.GetHistogram().GetSampleCount())
+			sum += m.GetCounter().GetValue() + m.GetHistogram().GetSampleSum()
 		}
 	}
-	return t
+	return sum
 }
 
 func matches(m *dto.Metric, labels map[string]string) bool {
