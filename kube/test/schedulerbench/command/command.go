@@ -1,0 +1,293 @@
+// Package command is the command line of schedulerbench: which loads run with which schedulers, in which order, and which bars they have to meet.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/internal/cli/usage"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/controlplane"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/load"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/process"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/report"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/round"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/scheduler"
+)
+
+// Bars of the benchmark.
+const (
+	// leastSpeed is the least ratio of ours to stock, in pods per second.
+	leastSpeed = 0.95
+	// mostBytes is the most memory of the scheduler with 5,000 nodes and 50,000 pods.
+	mostBytes = 1e9
+	// mostMicroseconds is the most CPU time of the plugin's scoring per pod with GPUs.
+	mostMicroseconds = 2000
+)
+
+// ErrMissed is the error of a benchmark that ran and missed a bar.
+var ErrMissed = errors.New("a bar was missed")
+
+// ExitCode maps an error of the command to the exit code of the program: 1 when a bar was missed, 2 when the benchmark could not run.
+func ExitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrMissed):
+		return 1
+	}
+	return 2
+}
+
+// Programs are the command lines, without flags, of the programs that the benchmark runs.
+type Programs struct {
+	// Self is the program with this command line.
+	Self string
+	// Stock and Ours are the schedulers.
+	Stock, Ours []string
+}
+
+// flags are those of a benchmark.
+type flags struct {
+	loads       []string
+	nodes, pods int
+	rounds      int
+	stalled     time.Duration
+	seed        uint64
+	pin         bool
+	output      string
+}
+
+func (f flags) check() error {
+	switch {
+	case f.nodes < 1 || f.nodes > 20000:
+		return fmt.Errorf("--nodes %d: want 1 to 20000", f.nodes)
+	case f.pods < 0 || f.pods > 200000:
+		return fmt.Errorf("--pods %d: want 0 (as many as fill the GPUs) to 200000", f.pods)
+	case f.rounds < 1 || f.rounds > 100:
+		return fmt.Errorf("--rounds %d: want 1 to 100", f.rounds)
+	case f.stalled <= 0:
+		return fmt.Errorf("--stalled %v: want more than 0", f.stalled)
+	case f.output != "" && f.output != "json":
+		return fmt.Errorf("-o %q: want json, or nothing for tables", f.output)
+	}
+	return nil
+}
+
+// New returns the command line. Programs is called when a benchmark begins.
+func New(programs func() (Programs, error)) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "schedulerbench",
+		Short: "Measure berth-scheduler beside the stock kube-scheduler",
+		Long: `schedulerbench runs schedulers against an API server with etcd and with nodes and
+pods that are objects only. Each run has a fresh control plane. All pods are
+created first; then the scheduler starts, and the time from the first bind to the
+last is measured.`,
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.AddCommand(compareCommand(programs), largeCommand(programs), controlPlaneCommand())
+	usage.Prepare(root)
+	return root
+}
+
+func compareCommand(programs func() (Programs, error)) *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "compare",
+		Short: "Run both schedulers in turn with each load, and compare the pods per second",
+		Args:  cobra.NoArgs,
+		Example: `  schedulerbench compare                          500 nodes, their GPUs filled
+  schedulerbench compare --nodes 50 --pods 200    a small run
+  schedulerbench compare --load mixed --rounds 6  more runs of one load`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := begin(cmd, f, programs)
+			if err != nil {
+				return err
+			}
+			return b.measure(cmd.Context(), []scheduler.Kind{scheduler.Stock(b.programs.Stock...), scheduler.Ours(b.programs.Ours...)},
+				func(runs []report.Run) []report.Bar { return report.SpeedBars(runs, leastSpeed) })
+		},
+	}
+	common(cmd, &f, 500, 0, 3)
+	cmd.Flags().StringSliceVar(&f.loads, "load", []string{"single", "mixed"}, "loads to run")
+	return cmd
+}
+
+func largeCommand(programs func() (Programs, error)) *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "large",
+		Short: "Run berth-scheduler on many nodes, and check its memory and the CPU time of its scoring",
+		Args:  cobra.NoArgs,
+		Example: `  schedulerbench large                          5,000 nodes and 50,000 pods: 12 GB of memory
+  schedulerbench large --nodes 50 --pods 500    a small run`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := begin(cmd, f, programs)
+			if err != nil {
+				return err
+			}
+			b.setup.Profile = true
+			return b.measure(cmd.Context(), []scheduler.Kind{scheduler.Ours(b.programs.Ours...)},
+				func(runs []report.Run) []report.Bar { return report.LargeBars(runs, mostBytes, mostMicroseconds) })
+		},
+	}
+	common(cmd, &f, 5000, 50000, 1)
+	cmd.Flags().StringSliceVar(&f.loads, "load", []string{"mixed"}, "loads to run")
+	return cmd
+}
+
+func common(cmd *cobra.Command, f *flags, nodes, pods, rounds int) {
+	set := cmd.Flags()
+	set.IntVar(&f.nodes, "nodes", nodes, "nodes of 8 GPUs")
+	set.IntVar(&f.pods, "pods", pods, "pods; 0: as many as fill all GPUs. More than that are pods without GPUs (load mixed)")
+	set.IntVar(&f.rounds, "rounds", rounds, "runs of each scheduler with each load")
+	set.DurationVar(&f.stalled, "stalled", time.Minute, "give up when no pod was bound for this long")
+	set.Uint64Var(&f.seed, "seed", 1, "seed of the pods' sizes")
+	set.BoolVar(&f.pin, "pin", true, "give the scheduler cores of its own, half of them")
+	set.StringVarP(&f.output, "output", "o", "", "json: print JSON")
+}
+
+// controlPlaneCommand is what a benchmark starts for each run.
+func controlPlaneCommand() *cobra.Command {
+	var dir string
+	var port int
+	cmd := &cobra.Command{
+		Use: controlplane.Command, Short: "etcd and kube-apiserver in one process", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(*cobra.Command, []string) error { return controlplane.Serve(dir, port) },
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "directory of all files")
+	cmd.Flags().IntVar(&port, "port", 0, "port of the API server")
+	return cmd
+}
+
+// benchmark is one that has begun.
+type benchmark struct {
+	flags    flags
+	programs Programs
+	loads    []load.Load
+	setup    round.Setup
+	machine  report.Machine
+	output   io.Writer
+}
+
+// begin checks the flags and divides the cores.
+func begin(cmd *cobra.Command, f flags, programs func() (Programs, error)) (*benchmark, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	b := &benchmark{flags: f, machine: readMachine(), output: cmd.OutOrStdout()}
+	var err error
+	if b.loads, err = load.Named(f.loads); err != nil {
+		return nil, err
+	}
+	if b.programs, err = programs(); err != nil {
+		return nil, err
+	}
+	began, lines := time.Now(), cmd.ErrOrStderr()
+	b.setup = round.Setup{Program: b.programs.Self, Stalled: f.stalled, Say: func(format string, arguments ...any) {
+		// One write, so that lines of several goroutines do not mix.
+		fmt.Fprintf(lines, "[%4.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, arguments...))
+	}}
+	return b, b.divide()
+}
+
+// divide gives half of the cores to the scheduler, on a machine that has more than one.
+func (b *benchmark) divide() error {
+	cores, err := process.Cores()
+	if err != nil {
+		return err
+	}
+	if !b.flags.pin || len(cores) < 2 {
+		return nil
+	}
+	half := len(cores) / 2
+	b.setup.OtherCores, b.setup.SchedulerCores = cores[:half], cores[half:]
+	b.machine.OtherCores, b.machine.SchedulerCores = b.setup.OtherCores, b.setup.SchedulerCores
+	return process.PinSelf(b.setup.OtherCores)
+}
+
+// measure runs each load with each scheduler as often as there are rounds, and prints the report.
+func (b *benchmark) measure(ctx context.Context, kinds []scheduler.Kind, bars func([]report.Run) []report.Bar) error {
+	dir, err := os.MkdirTemp("", "schedulerbench.")
+	if err != nil {
+		return fmt.Errorf("make a directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	b.setup.Dir = dir
+	out := report.Report{Version: 1, Seed: b.flags.seed}
+	for _, l := range b.loads {
+		runs, err := b.runLoad(ctx, l, kinds)
+		if err != nil {
+			return err
+		}
+		out.Runs = append(out.Runs, runs...)
+	}
+	out.Machine, out.Bars = b.machine, bars(out.Runs)
+	out.Machine.LoadAfter = loadAverage()
+	write := out.WriteText
+	if b.flags.output == "json" {
+		write = out.WriteJSON
+	}
+	if err := write(b.output); err != nil {
+		return err
+	}
+	if !out.Met() {
+		return ErrMissed
+	}
+	return nil
+}
+
+// runLoad runs the schedulers with one load in turn.
+func (b *benchmark) runLoad(ctx context.Context, l load.Load, kinds []scheduler.Kind) ([]report.Run, error) {
+	pods, err := l.Make(b.flags.nodes, b.flags.pods, b.flags.seed)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", l.Name, err)
+	}
+	order := turns(kinds, b.flags.rounds)
+	b.setup.Say("load %s: %s; %d nodes, %d pods, seed %d, %d runs", l.Name, l.About, b.flags.nodes, len(pods), b.flags.seed, len(order))
+	var runs []report.Run
+	for i, kind := range order {
+		b.setup.Say("run %d of %d: %s, %s: starting etcd and kube-apiserver", i+1, len(order), l.Name, kind.Name)
+		run, err := b.setup.Run(ctx, kind, l.Name, b.flags.nodes, pods)
+		if err != nil {
+			return nil, err
+		}
+		run.Turn = i + 1
+		b.setup.Say("run %d of %d: %s, %s: %.0f pods/s, %.2f s of CPU, %.0f MB", run.Turn, len(order), l.Name, kind.Name, run.PodsPerSecond,
+			run.CPUSeconds, float64(run.PeakBytes)/1e6)
+		runs = append(runs, run)
+	}
+	return runs, nil
+}
+
+// turns is the order of the runs: each round in the reverse order of the one before (stock, ours, ours, stock), so that a machine that becomes slower
+// or faster in the meantime favours neither.
+func turns(kinds []scheduler.Kind, rounds int) []scheduler.Kind {
+	var order []scheduler.Kind
+	for r := range rounds {
+		for i := range kinds {
+			if r%2 == 1 {
+				i = len(kinds) - 1 - i
+			}
+			order = append(order, kinds[i])
+		}
+	}
+	return order
+}
+
+// InDirectory returns the programs that hack/build.sh builds into a directory, for the program at self.
+func InDirectory(bin, self string) (Programs, error) {
+	p := Programs{Self: self, Stock: []string{filepath.Join(bin, "hyperkube"), "kube-scheduler"}, Ours: []string{filepath.Join(bin, "berth-scheduler")}}
+	for _, program := range []string{p.Stock[0], p.Ours[0]} {
+		if _, err := os.Stat(program); err != nil {
+			return Programs{}, fmt.Errorf("look for the schedulers: %w (run hack/build.sh sandbox, or set BIN to the directory of the programs)", err)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,69 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/scheduler"
+)
+
+func TestTurns(t *testing.T) {
+	var got []string
+	for _, kind := range turns([]scheduler.Kind{scheduler.Stock(), scheduler.Ours()}, 3) {
+		got = append(got, kind.Name)
+	}
+	if want := "stock ours ours stock stock ours"; strings.Join(got, " ") != want {
+		t.Errorf("order %v, want %s", got, want)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	tests := map[string]struct{ args, want string }{
+		"no nodes":     {"compare --nodes 0", "--nodes 0"},
+		"too many":     {"compare --pods 200001", "--pods 200001"},
+		"no rounds":    {"large --rounds 0", "--rounds 0"},
+		"output":       {"compare -o yaml", `-o "yaml"`},
+		"load":         {"compare --load triple", `unknown load "triple"`},
+		"stalled":      {"compare --stalled 0s", "--stalled 0s"},
+		"no such pods": {"compare --nodes 1 --pods 9", "9 pods of 1 GPU do not fit"},
+		"programs":     {"compare --nodes 2", "hack/build.sh"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			root := New(func() (Programs, error) {
+				if name == "programs" {
+					return InDirectory(t.TempDir(), "self")
+				}
+				return Programs{Self: "/nonexistent"}, nil
+			})
+			root.SetArgs(append(strings.Fields(tc.args), "--pin=false"))
+			root.SetOut(io.Discard)
+			root.SetErr(io.Discard)
+			err := root.ExecuteContext(t.Context())
+			if err == nil || !strings.Contains(err.Error(), tc.want) || ExitCode(err) != 2 {
+				t.Errorf("error %v with code %d, want %q and 2", err, ExitCode(err), tc.want)
+			}
+		})
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	tests := map[string]struct {
+		err  error
+		want int
+	}{
+		"met":    {nil, 0},
+		"missed": {fmt.Errorf("bench: %w", ErrMissed), 1},
+		"failed": {errors.New("no API server"), 2},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := ExitCode(tc.err); got != tc.want {
+				t.Errorf("ExitCode = %d, want %d", got, tc.want)
+			}
+		})
+	}
+}

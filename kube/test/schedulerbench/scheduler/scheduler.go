@@ -1,0 +1,130 @@
+// Package scheduler runs a scheduler under test as a process of its own: its configuration, its start, and what its metrics say. It knows the stock
+// kube-scheduler with its defaults, and berth-scheduler with the profile that Berth ships. It must not import the scheduler framework.
+package scheduler
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/process"
+)
+
+// Plugin is the name of Berth's plugin in configurations and metrics.
+const Plugin = "BerthPlacement"
+
+// Kind is a scheduler under test.
+type Kind struct {
+	// Name is how results name it.
+	Name string
+	// ProfileName is the schedulerName of its pods.
+	ProfileName string
+	// Argv is the command line of the program, without flags.
+	Argv []string
+	// profile is the profile in YAML, without its name.
+	profile string
+}
+
+// Stock is the stock kube-scheduler with its default configuration.
+func Stock(argv ...string) Kind {
+	return Kind{Name: "stock", ProfileName: "default-scheduler", Argv: argv}
+}
+
+// Ours is berth-scheduler with the profile that Berth ships. The weight is above 100 x the sum of the others (13 in Kubernetes 1.37), so that no
+// other plugin outweighs one step of ours.
+func Ours(argv ...string) Kind {
+	return Kind{Name: "ours", ProfileName: "berth-scheduler", Argv: argv, profile: `
+  percentageOfNodesToScore: 100
+  plugins:
+    multiPoint:
+      enabled:
+      - name: ` + Plugin + `
+        weight: 10000
+    score:
+      disabled:
+      - name: NodeResourcesFit
+      - name: NodeResourcesBalancedAllocation
+  pluginConfig:
+  - name: ` + Plugin + `
+    args:
+      policy: pack
+`}
+}
+
+// configuration returns the KubeSchedulerConfiguration. The client's limits are high enough to be none.
+func (k Kind) configuration(kubeconfig string) string {
+	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: false
+clientConnection:
+  kubeconfig: %s
+  qps: 20000
+  burst: 20000
+profiles:
+- schedulerName: %s%s`, kubeconfig, k.ProfileName, k.profile)
+}
+
+// Scheduler is a scheduler that runs.
+type Scheduler struct {
+	*process.Process
+	address string
+	client  *http.Client
+}
+
+// Start starts a scheduler on the given cores against an API server. Its files are in dir. The caller stops it.
+func Start(ctx context.Context, k Kind, kubeconfig, dir string, cores []int) (*Scheduler, error) {
+	port, err := process.FreePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "scheduler.yaml")
+	if err := os.WriteFile(config, []byte(k.configuration(kubeconfig)), 0o600); err != nil {
+		return nil, fmt.Errorf("write the configuration of a scheduler: %w", err)
+	}
+	s := &Scheduler{address: fmt.Sprintf("https://127.0.0.1:%d", port), client: &http.Client{
+		Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
+	argv := append(append([]string{}, k.Argv...), "--config="+config, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
+		"--authentication-skip-lookup", "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics,/debug/pprof/*")
+	if s.Process, err = process.Start(dir, "scheduler", cores, argv...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Metrics reads what the scheduler's metrics say.
+func (s *Scheduler) Metrics(ctx context.Context) (Counts, error) {
+	body, err := s.get(ctx, "/metrics")
+	if err != nil {
+		return Counts{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
+	}
+	defer body.Close()
+	counts, err := parse(body)
+	if err != nil {
+		return Counts{}, fmt.Errorf("read the metrics of the scheduler: %w", err)
+	}
+	return counts, nil
+}
+
+// get returns the body of a page, which the caller closes.
+func (s *Scheduler) get(ctx context.Context, page string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address+page, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, errors.New(response.Status)
+	}
+	return response.Body, nil
+}
