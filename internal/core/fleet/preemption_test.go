@@ -102,7 +102,7 @@ func TestPlans(t *testing.T) {
 		},
 		"the CPU lacks, not GPUs": {
 			Preemption{
-				Node: busy(Ref(Empty("n", "", 4000, 1000, 0)), 0), Requests: []Shape{{CPU: 2000}},
+				Node: busy(new(Empty("n", "", 4000, 1000, 0)), 0), Requests: []Shape{{CPU: 2000}},
 				Victims: []Victim{{Pods: 1, CPU: 1500}, {Pods: 1, CPU: 1500}, {Pods: 1, CPU: 2500}},
 			}, []int{2},
 		},
@@ -116,7 +116,7 @@ func TestPlans(t *testing.T) {
 			Preemption{Node: full(t, 2), Requests: request(2), Victims: []Victim{pod(5)}, Held: each(0x1)}, nil,
 		},
 		"nothing has to end": {
-			Preemption{Node: Ref(Empty("n", "", 4000, 1000, 1)), Requests: []Shape{{GPUs: 1, Share: 500}}, Victims: []Victim{pod(5)}, Held: each(0x1)}, nil,
+			Preemption{Node: new(Empty("n", "", 4000, 1000, 1)), Requests: []Shape{{GPUs: 1, Share: 500}}, Victims: []Victim{pod(5)}, Held: each(0x1)}, nil,
 		},
 		"a victim with a GPU that drains does not help": {
 			Preemption{Node: draining(full(t, 2)), Requests: request(1), Victims: []Victim{pod(1), pod(5)}, Held: each(0x1, 0x2)}, []int{1},
@@ -138,9 +138,6 @@ func TestPlans(t *testing.T) {
 		})
 	}
 }
-
-// Ref returns a pointer to a copy.
-func Ref(n Node) *Node { return &n }
 
 func draining(n *Node) *Node { n.GPUs[0].State = Draining; return n }
 
