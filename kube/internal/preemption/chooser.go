@@ -20,7 +20,7 @@ import (
 
 const (
 	// mostNodes is on how many nodes victims are chosen, if DefaultPreemption would not look at more.
-	mostNodes = 1000
+	mostNodes = 256
 	// morePlans is how many plans for a node are checked when the filters refuse the best one.
 	morePlans = 8
 )
@@ -60,7 +60,7 @@ func (c *chooser) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 	}
 	q, known := c.plugin.question(a, pod, node, c.allowed(pod, all), budgets)
 	if known {
-		if victims, ok := c.plans(ctx, state, pod, node, q); ok {
+		if victims, ok := c.plans(ctx, a, state, pod, node, q); ok {
 			a.setScore(node.Node().Name, q.score(victims))
 			return pods(victims), violations(victims, budgets), nil
 		}
@@ -105,7 +105,7 @@ func nameOf(v *preemption.DomainVictim) string {
 }
 
 // plans returns the best victims without which the filters accept the node.
-func (c *chooser) plans(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, q *question) ([]*preemption.DomainVictim, bool) {
+func (c *chooser) plans(ctx context.Context, a *attempt, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, q *question) ([]*preemption.DomainVictim, bool) {
 	tried := 0
 	for _, most := range []int{1, morePlans} {
 		plans, err := q.Plans(most)
@@ -115,7 +115,7 @@ func (c *chooser) plans(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 		}
 		for _, plan := range plans[min(tried, len(plans)):] {
 			victims := q.of(plan.Victims)
-			if c.plugin.accepted(ctx, state.Clone(), pod, node.Snapshot(), victims) {
+			if c.plugin.accepted(ctx, a, state.Clone(), pod, node.Snapshot(), victims) {
 				return victims, true
 			}
 		}
@@ -127,7 +127,7 @@ func (c *chooser) plans(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 }
 
 // accepted tells whether the pod can run on a node when the victims have ended. It changes the state and the node.
-func (p *Plugin) accepted(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, victims []*preemption.DomainVictim) bool {
+func (p *Plugin) accepted(ctx context.Context, a *attempt, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, victims []*preemption.DomainVictim) bool {
 	logger, name := klog.FromContext(ctx), node.Node().Name
 	for _, v := range victims {
 		for _, info := range v.Pods() {
@@ -144,7 +144,7 @@ func (p *Plugin) accepted(ctx context.Context, state fwk.CycleState, pod *v1.Pod
 		}
 	}
 	status := p.handle.RunFilterPluginsWithNominatedPods(ctx, state, pod, node)
-	return status.IsSuccess() || status.Plugin() == claimsPlugin && p.claimsFit(ctx, pod, node.Node(), victims)
+	return status.IsSuccess() || status.Plugin() == claimsPlugin && p.claimsFit(ctx, a, pod, node.Node(), victims)
 }
 
 // pods returns the pods of victims.

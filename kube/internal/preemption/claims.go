@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	"k8s.io/utils/ptr"
 )
 
 // claimsPlugin is the plugin that allocates ResourceClaims. Its filter knows nothing of victims: it refuses a node whose devices are
@@ -113,8 +114,9 @@ func (p *Plugin) pending(pod *v1.Pod) bool {
 	return ok && slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
-// claimsFit tells whether the claims of a pod can be allocated on a node without those that end with the victims.
-func (p *Plugin) claimsFit(ctx context.Context, pod *v1.Pod, node *v1.Node, victims []*preemption.DomainVictim) bool {
+// claimsFit tells whether the claims of a pod can be allocated on a node without those that end with the victims. It cannot see what plugins
+// after that of the claims say about the node.
+func (p *Plugin) claimsFit(ctx context.Context, a *attempt, pod *v1.Pod, node *v1.Node, victims []*preemption.DomainVictim) bool {
 	tracker := p.claims()
 	if tracker == nil {
 		return false
@@ -127,7 +129,7 @@ func (p *Plugin) claimsFit(ctx context.Context, pod *v1.Pod, node *v1.Node, vict
 	if !ok || len(claims) == 0 {
 		return false
 	}
-	allocator, err := p.allocator(ctx, tracker, victims)
+	allocator, err := p.allocator(ctx, a, node.Name, victims)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot tell whether ResourceClaims fit without victims", "pod", klog.KObj(pod), "node", klog.KObj(node), "err", err)
 		return false
@@ -159,33 +161,62 @@ func allocatedFor(claim *resourceapi.ResourceClaim, node *v1.Node) bool {
 	return err == nil && selector.Match(node)
 }
 
-// allocator returns the scheduler's allocator for the cluster without the claims that end with the victims.
-func (p *Plugin) allocator(ctx context.Context, tracker fwk.ResourceClaimTracker, victims []*preemption.DomainVictim) (structured.Allocator, error) {
-	state, err := tracker.GatherAllocatedState()
-	if err != nil {
-		return nil, err
-	}
-	all, err := tracker.List()
-	if err != nil {
-		return nil, err
-	}
-	without := *state
-	without.AllocatedDevices = state.AllocatedDevices.Clone()
-	ended := sets.New[types.UID]()
-	for _, pod := range pods(victims) {
-		ended.Insert(pod.UID)
-	}
-	for _, claim := range all {
-		if endsWith(claim, ended) {
-			release(claim, without.AllocatedDevices)
-		}
-	}
+// devices is what claims have, as of an attempt.
+type devices struct {
+	state  *structured.AllocatedState
+	byPod  map[types.UID][]*resourceapi.ResourceClaim
+	byNode map[string][]*resourceapi.ResourceSlice // "" has those that are not of one node
+}
+
+// readDevices reads what claims have.
+func (p *Plugin) readDevices() (*devices, error) {
 	manager := p.handle.SharedDRAManager()
+	state, err := manager.ResourceClaims().GatherAllocatedState()
+	if err != nil {
+		return nil, err
+	}
+	claims, err := manager.ResourceClaims().List()
+	if err != nil {
+		return nil, err
+	}
 	slices, err := manager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return nil, err
 	}
-	return structured.NewAllocator(ctx, dynamicresources.AllocatorFeatures(p.features), without, manager.DeviceClasses(), slices, p.cel)
+	d := &devices{state: state, byPod: map[types.UID][]*resourceapi.ResourceClaim{}, byNode: map[string][]*resourceapi.ResourceSlice{}}
+	for _, claim := range claims {
+		for _, consumer := range claim.Status.ReservedFor {
+			d.byPod[consumer.UID] = append(d.byPod[consumer.UID], claim)
+		}
+	}
+	for _, slice := range slices {
+		name := ptr.Deref(slice.Spec.NodeName, "")
+		d.byNode[name] = append(d.byNode[name], slice)
+	}
+	return d, nil
+}
+
+// allocator returns the scheduler's allocator for a node without the claims that end with the victims.
+func (p *Plugin) allocator(ctx context.Context, a *attempt, node string, victims []*preemption.DomainVictim) (structured.Allocator, error) {
+	all, err := a.devices()
+	if err != nil {
+		return nil, err
+	}
+	without := *all.state
+	without.AllocatedDevices = all.state.AllocatedDevices.Clone()
+	ended := sets.New[types.UID]()
+	for _, pod := range pods(victims) {
+		ended.Insert(pod.UID)
+	}
+	for uid := range ended {
+		for _, claim := range all.byPod[uid] {
+			if endsWith(claim, ended) {
+				release(claim, without.AllocatedDevices)
+			}
+		}
+	}
+	slices := slices.Concat(all.byNode[node], all.byNode[""])
+	return structured.NewAllocator(ctx, dynamicresources.AllocatorFeatures(p.features), without, p.handle.SharedDRAManager().DeviceClasses(), slices, p.cel)
 }
 
 // endsWith tells whether a claim is reserved for these pods and nothing else.

@@ -7,7 +7,7 @@
 //     are those of DefaultPreemption also for pods with GPUs: only which pods of a node end, and the order between nodes, is chosen here;
 //   - that each choice was checked by the filters of the framework on the node without the victims, and for ResourceClaims by the
 //     allocator of the scheduler without the claims that end with them. Without such a choice the in-tree one is used;
-//   - that equal clusters give equal choices, for up to 1000 nodes on which pods could end.
+//   - that equal clusters give equal choices, for up to 256 nodes on which pods could end.
 //
 // Which pods end is decided by internal/core/fleet. The package must not import any other part of Berth.
 package preemption

@@ -125,11 +125,12 @@ func (p *Plugin) Name() string { return Name }
 // PostFilter ends pods so that the pod fits on a node, or says why that does not help.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, reader fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	requests := p.nodes.Requests(pod)
-	if !slices.ContainsFunc(requests, func(s fleet.Shape) bool { return s.GPUs > 0 }) {
+	// A pod that has a node waits for a resize there, and has its GPUs.
+	if pod.Spec.NodeName != "" || !slices.ContainsFunc(requests, func(s fleet.Shape) bool { return s.GPUs > 0 }) {
 		return p.DefaultPreemption.PostFilter(ctx, state, pod, reader)
 	}
 	defer metrics.PreemptionAttempts.Inc()
-	a := &attempt{requests: requests, claims: p.pending(pod), scores: map[string]fleet.Score{}}
+	a := &attempt{requests: requests, claims: p.pending(pod), scores: map[string]fleet.Score{}, devices: sync.OnceValues(p.readDevices)}
 	if a.claims {
 		reader = claimReader{reader}
 	}
@@ -144,6 +145,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 type attempt struct {
 	requests []fleet.Shape
 	claims   bool // whether a claim of the pod waits for its allocation
+	devices  func() (*devices, error)
 
 	mu     sync.Mutex
 	scores map[string]fleet.Score // of what the pod would get, by node
