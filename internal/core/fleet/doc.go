@@ -20,6 +20,9 @@
 // Choose, which is what the node's device plugin does. A pod of several requests is a list of shapes, of which the first has its CPU
 // and memory.
 //
+// A Preemption says which pods of a node to end so that one of a higher priority fits: Plans are the best sets of them. docs/scheduling.md
+// has the order.
+//
 // It guarantees:
 //
 //   - the same nodes, operations and seed give the same decisions, on any machine and for any order of the node list. All

@@ -1,0 +1,191 @@
+package fleet
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// search looks for the best plans among all sets of victims.
+type search struct {
+	trial  *trial
+	useful []int
+	most   int
+	plans  []Plan
+}
+
+// walk tries all sets that the ended victims and those up to a position make, the less important ones first. What it leaves out has more
+// violations, a higher priority or more pods than the plans that it has.
+func (s *search) walk(last int) {
+	for at := last; at >= 0; at-- {
+		s.trial.end(s.useful[at])
+		if !s.hopeless() {
+			score, ok := s.trial.fits()
+			if ok {
+				s.keep(s.trial.plan(score))
+			}
+			if !ok || s.most > 1 {
+				s.walk(at - 1)
+			}
+		}
+		s.trial.resume()
+	}
+}
+
+// hopeless tells whether neither the victims that have ended nor more of them can be one of the best plans.
+func (s *search) hopeless() bool {
+	if len(s.plans) < s.most {
+		return false
+	}
+	now := Plan{Violations: s.trial.broken, Priority: math.MinInt32}
+	for _, i := range s.trial.ended {
+		v := &s.trial.Victims[i]
+		now.Priority, now.Pods = max(now.Priority, v.Priority), now.Pods+v.Pods
+	}
+	return now.compareEnded(&s.plans[len(s.plans)-1]) > 0
+}
+
+func (s *search) keep(plan Plan) {
+	at, _ := slices.BinarySearchFunc(s.plans, plan, func(a, b Plan) int { return a.Compare(&b) })
+	s.plans = slices.Insert(s.plans, at, plan)
+	if len(s.plans) > s.most {
+		s.plans = s.plans[:s.most]
+	}
+}
+
+// cover returns one plan among many victims, without which the pod fits when all have ended.
+func cover(p *Preemption, useful []int) Plan {
+	pool := lowest(p, spared(p, useful))
+	t := newTrial(p)
+	for {
+		if _, ok := t.fits(); ok {
+			break
+		}
+		next, found := t.largest(pool)
+		if !found {
+			// What lacks is not a sum: a claim that several pods share, or bandwidth.
+			for _, i := range pool {
+				if !slices.Contains(t.ended, i) {
+					t.end(i)
+				}
+			}
+			break
+		}
+		t.end(next)
+	}
+	victims := reprieve(p, slices.Sorted(slices.Values(t.ended)), func(int) bool { return true })
+	plan, _ := p.Evaluate(victims)
+	return plan
+}
+
+// spared returns the victims without those that violate a budget, as far as the pod fits then.
+func spared(p *Preemption, victims []int) []int {
+	t := newTrial(p)
+	violates := map[int]bool{}
+	for _, i := range victims {
+		before := t.broken
+		t.end(i)
+		violates[i] = t.broken > before
+	}
+	return reprieve(p, victims, func(i int) bool { return violates[i] })
+}
+
+// lowest returns the victims without those of a higher priority than is needed.
+func lowest(p *Preemption, victims []int) []int {
+	highest := map[int32]bool{}
+	for _, i := range victims {
+		highest[p.Victims[i].Priority] = true
+	}
+	priorities := make([]int32, 0, len(highest))
+	for priority := range highest {
+		priorities = append(priorities, priority)
+	}
+	slices.Sort(priorities)
+	for _, priority := range priorities {
+		low := slices.DeleteFunc(slices.Clone(victims), func(i int) bool { return p.Victims[i].Priority > priority })
+		if _, ok := p.Evaluate(low); ok {
+			return low
+		}
+	}
+	return victims
+}
+
+// reprieve returns the victims without those that need not end: it considers the ones that may be left out, the more important first.
+func reprieve(p *Preemption, victims []int, may func(int) bool) []int {
+	left := slices.Clone(victims)
+	for _, i := range victims {
+		if !may(i) {
+			continue
+		}
+		without := slices.DeleteFunc(slices.Clone(left), func(k int) bool { return k == i })
+		if _, ok := p.Evaluate(without); ok {
+			left = without
+		}
+	}
+	return left
+}
+
+// largest returns the victim of a pool that has most of the first thing that lacks: the one of fewer pods, lower priority and later start
+// among equals. The result is false when nothing that is a sum lacks.
+func (t *trial) largest(pool []int) (int, bool) {
+	amount, lacks := t.lack()
+	if !lacks {
+		return 0, false
+	}
+	best, most := -1, int64(0)
+	for _, i := range pool {
+		if slices.Contains(t.ended, i) {
+			continue
+		}
+		has := amount(i)
+		if has == 0 || has < most {
+			continue
+		}
+		if has > most || t.lessImportant(i, best) {
+			best, most = i, has
+		}
+	}
+	return best, best >= 0
+}
+
+func (t *trial) lessImportant(a, b int) bool {
+	v, w := &t.Victims[a], &t.Victims[b]
+	return cmp.Or(cmp.Compare(v.Pods, w.Pods), cmp.Compare(v.Priority, w.Priority), cmp.Compare(w.Started, v.Started), cmp.Compare(b, a)) < 0
+}
+
+// lack returns how much each victim has of the first thing that lacks.
+func (t *trial) lack() (amount func(int) int64, lacks bool) {
+	n := t.node()
+	cpu, memory := -n.FreeCPU, -n.FreeMemory
+	want := map[string]int64{}
+	for i := range t.Requests {
+		s := &t.Requests[i]
+		cpu, memory = cpu+s.CPU, memory+s.Memory
+		want[s.Resource] += int64(s.GPUs)
+		if s.GPUs > 0 && count(n, s).free < want[s.Resource] {
+			return func(v int) int64 { return t.devices(v, s) }, true
+		}
+	}
+	switch {
+	case cpu > 0:
+		return func(v int) int64 { return t.Victims[v].CPU }, true
+	case memory > 0:
+		return func(v int) int64 { return t.Victims[v].Memory }, true
+	}
+	return nil, false
+}
+
+// devices returns how many devices for a request are free once a victim has ended, beside those that are.
+func (t *trial) devices(victim int, s *Shape) int64 {
+	var sum int64
+	for _, h := range t.heldBy[victim] {
+		if held := &t.Held[h]; t.running[h] == 1 {
+			for i := range held.GPUs.All() {
+				if g := &t.Node.GPUs[i]; s.wants(g) && g.State.allocatable() {
+					sum += max(1, int64(cmp.Or(held.Amount, s.of(g))/max(1, s.of(g))))
+				}
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,179 @@
+package preemption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/dynamic-resource-allocation/cel"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	defaults "k8s.io/kubernetes/pkg/scheduler/apis/config/v1"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
+
+// Name is the name of the plugin in a KubeSchedulerConfiguration.
+const Name = "BerthPreemption"
+
+// Nodes knows the GPUs of the nodes and which pods hold them, as of the scheduling cycle. Its methods may be called concurrently.
+type Nodes interface {
+	// Requests returns what a pod requests, as fleetview.Resources.Requests does: the first shape has the CPU and memory. Devices that it
+	// requests through ResourceClaims are shapes of the resource under which Node lists them.
+	Requests(pod *v1.Pod) []fleet.Shape
+	// Node returns a node with all its pods, and what of its GPUs is free once pods have ended. The result is false for a node that is
+	// not known; the in-tree choice is used for it. Neither result may be changed.
+	Node(name string) (*fleet.Node, []Holding, bool)
+}
+
+// Holding is devices that are free once each of some pods has ended. A holding of which not all pods can be ended stays.
+type Holding struct {
+	// Pods are at least one: the pod that has the devices, or all those for which a claim is reserved.
+	Pods []types.UID
+	// GPUs are entries of the node, Amount what is free of each then, in thousandths; 0 stands for one device.
+	GPUs   fleet.GPUSet
+	Amount int32
+	// Traffic is what the pods say that they need much of.
+	Traffic fleet.Traffic
+}
+
+// Deps is what the plugin needs.
+type Deps struct {
+	// Nodes returns the nodes for a profile. It is called once for each.
+	Nodes func(fwk.Handle) (Nodes, error)
+}
+
+// Plugin is DefaultPreemption with another choice for pods with GPUs.
+type Plugin struct {
+	*defaultpreemption.DefaultPreemption
+	handle    fwk.Handle
+	nodes     Nodes
+	evaluator *preemption.Evaluator // for pods with GPUs
+	features  feature.Features
+	cel       *cel.Cache
+}
+
+var (
+	_ fwk.PostFilterPlugin         = (*Plugin)(nil)
+	_ fwk.PodGroupPostFilterPlugin = (*Plugin)(nil)
+	_ fwk.PreEnqueuePlugin         = (*Plugin)(nil)
+	_ fwk.EnqueueExtensions        = (*Plugin)(nil)
+)
+
+// New returns the factory of the plugin. Its arguments are those of DefaultPreemption.
+func New(deps Deps) frameworkruntime.PluginFactory {
+	return func(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		return newPlugin(ctx, deps, object, handle, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
+	}
+}
+
+func newPlugin(ctx context.Context, deps Deps, object runtime.Object, handle fwk.Handle, features feature.Features) (fwk.Plugin, error) {
+	if deps.Nodes == nil || handle == nil {
+		return nil, errors.New("make the plugin BerthPreemption: the nodes or the handle of the framework are missing")
+	}
+	args, err := arguments(object)
+	if err != nil {
+		return nil, fmt.Errorf("read the arguments of the plugin BerthPreemption: %w", err)
+	}
+	inTree, err := defaultpreemption.New(ctx, args, handle, features)
+	if err != nil {
+		return nil, fmt.Errorf("make the plugin BerthPreemption: %w", err)
+	}
+	nodes, err := deps.Nodes(handle)
+	if err != nil {
+		return nil, fmt.Errorf("make the plugin BerthPreemption: %w", err)
+	}
+	p := &Plugin{DefaultPreemption: inTree, handle: handle, nodes: nodes, features: features, cel: newCELCache(features)}
+	p.evaluator = preemption.NewEvaluator(Name, handle, &chooser{inTree, p}, inTree.Executor)
+	return p, nil
+}
+
+// arguments returns those of DefaultPreemption, with its defaults.
+func arguments(object runtime.Object) (*config.DefaultPreemptionArgs, error) {
+	if args, ok := object.(*config.DefaultPreemptionArgs); ok {
+		return args, nil
+	}
+	external := &configv1.DefaultPreemptionArgs{}
+	if object != nil {
+		if err := frameworkruntime.DecodeInto(object, external); err != nil {
+			return nil, err
+		}
+	}
+	defaults.SetDefaults_DefaultPreemptionArgs(external)
+	args := &config.DefaultPreemptionArgs{}
+	if err := defaults.Convert_v1_DefaultPreemptionArgs_To_config_DefaultPreemptionArgs(external, args, nil); err != nil {
+		return nil, err
+	}
+	return args, nil
+}
+
+// Name returns the name of the plugin.
+func (p *Plugin) Name() string { return Name }
+
+// PostFilter ends pods so that the pod fits on a node, or says why that does not help.
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, reader fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	requests := p.nodes.Requests(pod)
+	// A pod that has a node waits for a resize there, and has its GPUs.
+	if pod.Spec.NodeName != "" || !slices.ContainsFunc(requests, func(s fleet.Shape) bool { return s.GPUs > 0 }) {
+		return p.DefaultPreemption.PostFilter(ctx, state, pod, reader)
+	}
+	defer metrics.PreemptionAttempts.Inc()
+	a := &attempt{requests: requests, claims: p.pending(pod), scores: map[string]fleet.Score{}, devices: sync.OnceValues(p.readDevices)}
+	if a.claims {
+		reader = claimReader{reader}
+	}
+	result, status := p.evaluator.Preempt(withAttempt(ctx, a), state, pod, reader)
+	if message := status.Message(); message != "" {
+		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
+	}
+	return result, status
+}
+
+// attempt is one run of PostFilter for a pod with GPUs.
+type attempt struct {
+	requests []fleet.Shape
+	claims   bool // whether a claim of the pod waits for its allocation
+	devices  func() (*devices, error)
+
+	mu     sync.Mutex
+	scores map[string]fleet.Score // of what the pod would get, by node
+}
+
+func (a *attempt) setScore(node string, score fleet.Score) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.scores[node] = score
+}
+
+func (a *attempt) score(node string) fleet.Score {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if score, known := a.scores[node]; known {
+		return score
+	}
+	return fleet.NoFit
+}
+
+type attemptKey struct{}
+
+func withAttempt(ctx context.Context, a *attempt) context.Context {
+	return context.WithValue(ctx, attemptKey{}, a)
+}
+
+// attemptOf returns the run that a context belongs to.
+func attemptOf(ctx context.Context) *attempt {
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	return a
+}

@@ -1,0 +1,150 @@
+package preemption
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	helpers "k8s.io/component-helpers/resource"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
+
+// question is which of the victims of a node to end.
+type question struct {
+	fleet.Preemption
+	victims []*preemption.DomainVictim
+	at      map[types.UID]int // positions of victims by pod
+}
+
+// question returns the question for a node. The result is false for a node that is not known.
+func (p *Plugin) question(a *attempt, pod *v1.Pod, info fwk.NodeInfo, victims []*preemption.DomainVictim, budgets []*policy.PodDisruptionBudget) (*question, bool) {
+	name := info.Node().Name
+	node, holdings, known := p.nodes.Node(name)
+	if !known || len(victims) > fleet.MaxVictims {
+		return nil, false
+	}
+	q := &question{victims: victims, at: map[types.UID]int{}}
+	q.Node, q.Requests = node, a.requests
+	counting := newCounting(budgets)
+	for i, v := range victims {
+		q.Victims = append(q.Victims, victim(v, name, counting))
+		for _, info := range v.Pods() {
+			q.at[info.GetPod().UID] = i
+		}
+	}
+	q.Budgets = counting.allowed
+	for i := range holdings {
+		if held, ok := q.held(&holdings[i]); ok {
+			q.Held = append(q.Held, held)
+		}
+	}
+	return q, true
+}
+
+// victim describes a victim by what is free on a node when it has ended.
+func victim(v *preemption.DomainVictim, node string, counting *counting) fleet.Victim {
+	made := fleet.Victim{Pods: len(v.Pods()), Priority: v.Priority()}
+	if start := v.EarliestStartTime(); start != nil {
+		made.Started = start.UnixNano()
+	}
+	for _, info := range v.Pods() {
+		pod := info.GetPod()
+		if at := counting.of(pod); len(at) > 0 {
+			made.Budgets = append(made.Budgets, at)
+		}
+		if pod.Spec.NodeName != node {
+			continue
+		}
+		requests := helpers.PodRequests(pod, helpers.PodResourcesOptions{UseStatusResources: true})
+		made.CPU += max(0, min(requests.Cpu().MilliValue(), fleet.MaxAmount))
+		made.Memory += max(0, min((requests.Memory().Value()+1<<20-1)>>20, fleet.MaxAmount))
+	}
+	made.CPU, made.Memory = min(made.CPU, fleet.MaxAmount), min(made.Memory, fleet.MaxAmount)
+	return made
+}
+
+// held returns what ends with victims; false when a pod holds it that is none.
+func (q *question) held(h *Holding) (fleet.Held, bool) {
+	held := fleet.Held{GPUs: h.GPUs, Amount: h.Amount, Traffic: h.Traffic}
+	for _, uid := range h.Pods {
+		at, found := q.at[uid]
+		if !found {
+			return fleet.Held{}, false
+		}
+		if !slices.Contains(held.Victims, at) {
+			held.Victims = append(held.Victims, at)
+		}
+	}
+	return held, len(held.Victims) > 0
+}
+
+// of returns the victims at positions.
+func (q *question) of(positions []int) []*preemption.DomainVictim {
+	victims := make([]*preemption.DomainVictim, 0, len(positions))
+	for _, i := range positions {
+		victims = append(victims, q.victims[i])
+	}
+	return victims
+}
+
+// score says how good the GPUs are that the pod gets when the victims have ended.
+func (q *question) score(victims []*preemption.DomainVictim) fleet.Score {
+	return q.scoreOf(pods(victims))
+}
+
+func (q *question) scoreOf(pods []*v1.Pod) fleet.Score {
+	var positions []int
+	for _, pod := range pods {
+		if at, found := q.at[pod.UID]; found {
+			positions = append(positions, at)
+		}
+	}
+	if plan, ok := q.Evaluate(positions); ok {
+		return plan.Score
+	}
+	return fleet.NoFit
+}
+
+// counting finds the PodDisruptionBudgets that count a pod.
+type counting struct {
+	budgets   []*policy.PodDisruptionBudget
+	selectors []labels.Selector
+	allowed   []int32
+}
+
+func newCounting(budgets []*policy.PodDisruptionBudget) *counting {
+	c := &counting{budgets: budgets}
+	for _, b := range budgets {
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil {
+			selector = labels.Nothing()
+		}
+		c.selectors = append(c.selectors, selector)
+		c.allowed = append(c.allowed, b.Status.DisruptionsAllowed)
+	}
+	return c
+}
+
+// of returns the positions of the budgets that count a pod, as DefaultPreemption sees it: one with an empty selector counts none, and one
+// that has already counted the pod does not do it again.
+func (c *counting) of(pod *v1.Pod) []int {
+	if len(pod.Labels) == 0 {
+		return nil
+	}
+	var at []int
+	for i, b := range c.budgets {
+		if b.Namespace != pod.Namespace || c.selectors[i].Empty() || !c.selectors[i].Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if _, counted := b.Status.DisruptedPods[pod.Name]; !counted {
+			at = append(at, i)
+		}
+	}
+	return at
+}
