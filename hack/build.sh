@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "scheduler" only berth-scheduler, as it is shipped; with "driver" only
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "scheduler" only berth-scheduler, as it is shipped;
+# with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
 # the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
 # the programs that are built.
 source "$(dirname "$0")/lib.sh"
@@ -118,6 +119,16 @@ build_scheduler() { build kube berth-scheduler ./cmd/berth-scheduler -ldflags="-
 if [ "${1:-}" = scheduler ]; then
 	[ -e "$BIN/berth-scheduler" ] || say "the first build compiles kube-scheduler, some 5 minutes of CPU time; later ones take seconds"
 	build_scheduler
+	exit 0
+fi
+
+# "schedulers": Berth's scheduler, the stock one (in hyperkube) and what measures both.
+if [ "${1:-}" = schedulers ]; then
+	[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes, some 12 minutes of CPU time; later ones take seconds"
+	trimpath=
+	build_scheduler
+	build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
+	build kube schedulerbench ./test/schedulerbench -ldflags="-s -w $kubernetes"
 	exit 0
 fi
 

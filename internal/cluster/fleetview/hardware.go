@@ -247,6 +247,9 @@ func holdersOf(list []v1alpha1.Holder) []holder {
 			for _, pod := range h.Pods {
 				made.pods = append(made.pods, pod.UID)
 			}
+			if h.MorePods > 0 {
+				made.pods = nil // Who the others are is not known.
+			}
 			holders = append(holders, made)
 		default:
 			holders = append(holders, holder{lasting: true})

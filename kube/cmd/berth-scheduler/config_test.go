@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
+	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
 
 // rendering is the chart with every option; a test of the chart keeps it equal to what Helm renders.
@@ -77,7 +79,11 @@ func readConfig() (*config.KubeSchedulerConfiguration, error) {
 // makeProfiles makes the profiles of a configuration as kube-scheduler makes them.
 func makeProfiles(of *config.KubeSchedulerConfiguration) (profile.Map, error) {
 	registry := frameworkruntime.Registry{}
-	if err := registry.Register(placement.Name, placement.NewFactory().New); err != nil {
+	plugins := placement.NewFactory(placement.Deps{Register: func(basemetrics.Registerable) error { return nil }})
+	if err := registry.Register(placement.Name, plugins.New); err != nil {
+		return nil, err
+	}
+	if err := registry.Register(preemption.Name, preemption.New(preemption.FromViews(plugins))); err != nil {
 		return nil, err
 	}
 	client := fake.NewClientset()
@@ -163,13 +169,13 @@ func TestShippedProfiles(t *testing.T) {
 		if !slices.ContainsFunc(plugins.Filter.Enabled, func(p config.Plugin) bool { return p.Name == "NodeResourcesFit" }) {
 			t.Errorf("profile %s does not check that a pod fits", p.SchedulerName)
 		}
-		for point, set := range map[string]config.PluginSet{"preFilter": plugins.PreFilter, "filter": plugins.Filter, "postFilter": plugins.PostFilter} {
-			if len(set.Enabled) < 2 || set.Enabled[0].Name != placement.Name {
-				t.Errorf("profile %s: the plugins at %s are %v, want %s first", p.SchedulerName, point, set.Enabled, placement.Name)
-			}
+		if after := plugins.PostFilter.Enabled; len(after) != 3 || after[0].Name != placement.Name || after[2].Name != preemption.Name {
+			t.Errorf("profile %s: the plugins at postFilter are %v, want %s first, %s last and DynamicResources between them", p.SchedulerName, after, placement.Name, preemption.Name)
 		}
-		if !slices.ContainsFunc(plugins.Reserve.Enabled, func(p config.Plugin) bool { return p.Name == placement.Name }) {
-			t.Errorf("profile %s: the plugin is not at reserve: %v", p.SchedulerName, plugins.Reserve.Enabled)
+		for point, set := range map[string]config.PluginSet{"filter": plugins.Filter, "reserve": plugins.Reserve, "preFilter": plugins.PreFilter} {
+			if !slices.ContainsFunc(set.Enabled, func(p config.Plugin) bool { return p.Name == placement.Name }) {
+				t.Errorf("profile %s: the plugin is not at %s: %v", p.SchedulerName, point, set.Enabled)
+			}
 		}
 	}
 }

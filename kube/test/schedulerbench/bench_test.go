@@ -10,9 +10,11 @@ import (
 	"testing"
 
 	"k8s.io/component-base/cli"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/kube/internal/preemption"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/command"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/controlplane"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/report"
@@ -32,7 +34,9 @@ func TestMain(m *testing.M) {
 		os.Exit(cli.Run(app.NewSchedulerCommand()))
 	case "berth-scheduler":
 		os.Args = os.Args[1:]
-		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(placement.Name, placement.NewFactory().New))))
+		plugins := placement.NewFactory(placement.Deps{Register: legacyregistry.Register})
+		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New),
+			app.WithPlugin(preemption.Name, preemption.New(preemption.FromViews(plugins))))))
 	}
 	os.Exit(m.Run())
 }

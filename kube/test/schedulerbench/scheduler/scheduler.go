@@ -46,6 +46,12 @@ func Ours(argv ...string) Kind {
       enabled:
       - name: ` + Plugin + `
         weight: 10000
+      - name: BerthPreemption
+      disabled:
+      - name: DefaultPreemption
+    postFilter:
+      enabled:
+      - name: ` + Plugin + `
     score:
       disabled:
       - name: NodeResourcesFit
