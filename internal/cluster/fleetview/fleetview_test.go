@@ -145,7 +145,7 @@ func TestBuild(t *testing.T) {
 		"a topology that does not parse": {node: gpuNode(2, func(n *v1alpha1.GPUNode) { n.Status.Topology[1] = "NV12 NV999" }), want: "gpu:usable:1000/1000 gpu:usable:1000/1000",
 			wantNote: "the topology of GPUNode n cannot be used, links do not count: parse topology: row 1: "},
 		"a topology of another size": {node: gpuNode(3, func(n *v1alpha1.GPUNode) { n.Status.Devices = n.Status.Devices[:2] }), want: "gpu:usable:1000/1000 gpu:usable:1000/1000",
-			wantNote: "the topology of GPUNode n cannot be used, links do not count: it has 3 rows for 2 GPUs"},
+			wantNote: "the topology of GPUNode n cannot be used, links do not count: parse topology: it has 3 rows for 2 GPUs, want one for each"},
 		"more GPUs than are supported": {node: gpuNode(65), has: map[string]string{"cpu": "8", whole: "1"}, counted: true, want: "gpu:usable:1000/1000",
 			wantNote: "GPUNode n lists 65 GPUs, more than the 64 that are supported; the counts of the Node decide"},
 	}

@@ -22,6 +22,9 @@ type Hardware struct {
 	entries  []entry
 	links    *shared.Topology
 	gpus     int
+	nvlinks  bool
+	// unpredictable says why the kubelet may choose other GPUs than predicted, or is empty.
+	unpredictable string
 }
 
 // entry is an entry of fleet.Node.GPUs on which no pod is, and who holds its devices.
@@ -88,6 +91,12 @@ func (r *Reader) Read(node *v1alpha1.GPUNode) *Hardware {
 	if len(node.Status.Devices) > 0 {
 		r.link(h, node)
 	}
+	switch policy := node.Status.Kubelet.TopologyManagerPolicy; {
+	case policy != "" && policy != "none":
+		h.unpredictable = "the kubelet's topology manager has the policy " + policy
+	case h.nvlinks && len(node.Status.PCITopology) == 0:
+		h.unpredictable = "the agent is too old to publish the PCIe paths between GPUs with NVLinks, by which it breaks ties"
+	}
 	return h
 }
 
@@ -96,10 +105,7 @@ func (r *Reader) link(h *Hardware, node *v1alpha1.GPUNode) {
 	if len(node.Status.Topology) == 0 {
 		return
 	}
-	topology, err := gpu.ParseTopology(node.Status.Topology)
-	if err == nil && len(topology) != h.gpus {
-		err = fmt.Errorf("it has %d rows for %d GPUs", len(topology), h.gpus)
-	}
+	topology, err := gpu.ParseTopologies(h.gpus, node.Status.Topology, node.Status.PCITopology)
 	if err != nil {
 		h.Note = fmt.Sprintf("the topology of GPUNode %s cannot be used, links do not count: %v", node.Name, err)
 		return
@@ -117,6 +123,7 @@ func (r *Reader) link(h *Hardware, node *v1alpha1.GPUNode) {
 		h.links, h.Note = nil, fmt.Sprintf("the topology of GPUNode %s cannot be used, links do not count: %v", node.Name, err)
 		return
 	}
+	h.nvlinks = topology.HasNVLinks()
 	numbers := switches(topology)
 	for i := range h.entries {
 		g := &h.entries[i].gpu

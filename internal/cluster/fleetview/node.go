@@ -74,7 +74,7 @@ func Build(in Input) View {
 		v.countDevices(&in)
 		return v
 	}
-	v.Node.Links = in.Hardware.links
+	v.Node.Links, v.Unpredictable = in.Hardware.links, in.Hardware.unpredictable
 	alive := map[string]bool{}
 	for i := range in.Pods {
 		alive[in.Pods[i].UID] = true
