@@ -14,6 +14,9 @@ import (
 //	packing     how few sets of linked GPUs the choice breaks
 type Score int64
 
+// ScoreBits is how many bits a Score has at most.
+const ScoreBits = healthShift + healthBits
+
 // Step returns the step of a score.
 func (s Score) Step() int32 { return int32(s>>stepShift) & (1<<stepBits - 1) }
 
@@ -21,7 +24,7 @@ func (s Score) Step() int32 { return int32(s>>stepShift) & (1<<stepBits - 1) }
 const (
 	packingBits    = 8
 	stepBits       = 7
-	linkBits       = 36
+	linkBits       = 28
 	contentionBits = 2
 	healthBits     = 2
 
@@ -98,5 +101,5 @@ func linkSpeed(_ *Node, s *Shape, c *Choice) uint64 {
 		return 0
 	}
 	score := &c.Answer.Score
-	return uint64(score.Bottleneck)<<20 | uint64(min(score.NVLinks, 1<<12-1))<<8 | uint64(min(score.PCIe, 31))<<3 | uint64(7-min(score.NUMANodes, 7))
+	return uint64(min(score.Bottleneck, 1<<9-1))<<19 | uint64(min(score.NVLinks, 1<<11-1))<<8 | uint64(min(score.PCIe, 31))<<3 | uint64(7-min(score.NUMANodes, 7))
 }

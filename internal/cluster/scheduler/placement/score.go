@@ -12,7 +12,7 @@ import (
 )
 
 // Score returns the score of the model. A node of which nothing is known gets the lowest.
-func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	c := read(state)
 	if c == nil {
 		return 0, nil
@@ -24,46 +24,51 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node 
 	if !c.gpus {
 		return int64(max(0, c.scores[i]).Step()), nil
 	}
-	return int64(c.scores[i]) + 1, nil
+	return raw(c.scores[i], i, hasPreferences(pod)), nil
+}
+
+// positionBits are the bits of a raw score that have the position of the node in the fixed order. Nodes behind the last position are equal.
+const positionBits = 63 - fleet.ScoreBits - 1
+
+// raw returns a score with the position of the node, the first one being the best: among equal scores the fixed order decides. For a pod
+// with preferences equal scores stay equal, so that the other plugins decide. It is 0 for a node on which the pod does not fit.
+func raw(score fleet.Score, position int, preferences bool) int64 {
+	const last = 1<<positionBits - 1
+	if score < 0 {
+		return 0
+	}
+	if preferences {
+		position = last
+	}
+	return (int64(score)+1)<<positionBits | int64(last-min(position, last))
 }
 
 // ScoreExtensions returns the plugin.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore gives the best node 100, the next one 99 and so on, so that the sum of all plugins, in which this one weighs more than
-// all others together, has the same order. Among nodes with equal scores the fixed order of the fleet decides; except for pods without
-// GPUs and for pods with preferences, where equal nodes stay equal, so that the other plugins decide.
-func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	c := read(state)
-	rank(scores, c != nil && c.gpus && !hasPreferences(pod), p.model.Index)
+// all others together, has the same order. Nodes with equal scores get the same: the other plugins decide among them.
+func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	rank(scores)
 	return nil
 }
 
-// ranks is how many nodes, or groups of equal ones, have a rank of their own.
-const ranks = int(fwk.MaxNodeScore)
-
 // rank replaces scores by ranks. The rank of all after the first 100 is 0.
-func rank(scores fwk.NodeScoreList, total bool, index func(string) (int, bool)) {
-	order := make([]int, len(scores))
-	for i := range order {
-		order[i] = i
+func rank(scores fwk.NodeScoreList) {
+	sorted := make([]int64, len(scores))
+	for i := range scores {
+		sorted[i] = scores[i].Score
 	}
-	positions := make([]int, len(scores))
-	if total {
-		for i := range scores {
-			positions[i], _ = index(scores[i].Name)
+	slices.Sort(sorted)
+	sorted = slices.Compact(sorted)
+	slices.Reverse(sorted)
+	sorted = sorted[:min(len(sorted), int(fwk.MaxScore))]
+	for i := range scores {
+		at, found := slices.BinarySearchFunc(sorted, scores[i].Score, func(a, b int64) int { return cmp.Compare(b, a) })
+		scores[i].Score = 0
+		if found {
+			scores[i].Score = fwk.MaxScore - int64(at)
 		}
-	}
-	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(scores[b].Score, scores[a].Score), cmp.Compare(positions[a], positions[b]))
-	})
-	previous, value := int64(-1), int64(ranks)+1
-	for _, i := range order {
-		score := scores[i].Score
-		if total || score != previous {
-			value = max(0, value-1)
-		}
-		previous, scores[i].Score = score, value
 	}
 }
 

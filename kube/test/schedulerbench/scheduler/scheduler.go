@@ -60,6 +60,9 @@ func Ours(argv ...string) Kind {
   - name: ` + Plugin + `
     args:
       policy: pack
+  - name: PodTopologySpread
+    args:
+      defaultingType: List
 `}
 }
 
