@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"k8s.io/component-base/metrics/legacyregistry"
 	kubernetes "k8s.io/component-base/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
@@ -14,7 +15,8 @@ import (
 // newCommand returns the command line of kube-scheduler with Berth's plugins. The flag --version prints Berth's version beside that of
 // Kubernetes; --version=raw is upstream's.
 func newCommand() *cobra.Command {
-	command := app.NewSchedulerCommand(app.WithPlugin(placement.Name, placement.NewFactory().New))
+	plugins := placement.NewFactory(placement.Deps{Register: legacyregistry.Register})
+	command := app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New))
 	command.Use = "berth-scheduler"
 	command.Long = `berth-scheduler is kube-scheduler with Berth's plugin ` + placement.Name + ` compiled in, which chooses the node of a
 pod with GPUs by the GPUs that it would get there. It has the flags and the configuration file of kube-scheduler,

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -33,7 +34,7 @@ const rendering = "../../../charts/testdata/golden/everything.yaml"
 // maxScore is the most that a plugin gives a node.
 const maxScore = 100
 
-// shipped is the configuration of the chart with its profiles, made once: the plugin registers its metrics with the process.
+// shipped is the configuration of the chart with its profiles, made once: Kubernetes registers metrics with the process.
 var shipped = sync.OnceValues(func() (*shippedScheduler, error) {
 	of, err := readConfig()
 	if err != nil {
@@ -77,7 +78,8 @@ func readConfig() (*config.KubeSchedulerConfiguration, error) {
 // makeProfiles makes the profiles of a configuration as kube-scheduler makes them.
 func makeProfiles(of *config.KubeSchedulerConfiguration) (profile.Map, error) {
 	registry := frameworkruntime.Registry{}
-	if err := registry.Register(placement.Name, placement.NewFactory().New); err != nil {
+	plugins := placement.NewFactory(placement.Deps{Register: func(metrics.Registerable) error { return nil }})
+	if err := registry.Register(placement.Name, plugins.New); err != nil {
 		return nil, err
 	}
 	client := fake.NewClientset()
