@@ -52,7 +52,7 @@ build: ## berth, berth-agent, berth-operator, berth-cdi-hook and the driver of s
 sandbox-build: ## build, and the sandbox with its Kubernetes, containerd and kwok
 	@hack/build.sh sandbox
 
-images: ## the image of each program into bin/images: OCI layout, tarball (docker load, ctr image import), bill of materials
+images: ## the image of each program, berth-scheduler too, into bin/images: OCI layout, tarball (docker load, ctr image import), bill of materials
 	@hack/images.sh
 
 push: ## push the images to REGISTRY, such as registry.example.com/berth, tagged with the version

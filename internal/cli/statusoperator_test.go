@@ -68,14 +68,17 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestStatusOperator checks the notes about the operator and the scheduler: one for each pod that does not work, and one for a user who may not read pods.
+// TestStatusOperator checks the notes about the operator and the scheduler: one for each pod that does not work, and one for a user who
+// may not read pods.
 func TestStatusOperator(t *testing.T) {
 	ended := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: refusal}}}
 	other := operatorPod("other", ended)
 	other.Labels = nil
-	scheduler := operatorPod("s", corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}
+	scheduler := operatorPod("s", corev1.ContainerStatus{State: waiting})
 	scheduler.Labels["app.kubernetes.io/name"] = "berth-scheduler"
-	client := statusClient(gateNode("node-a", v1alpha1.GateStatus{State: v1alpha1.GateValidated}), fieldsOf(t, operatorPod("b", ended)), fieldsOf(t, other), fieldsOf(t, scheduler),
+	client := statusClient(gateNode("node-a", v1alpha1.GateStatus{State: v1alpha1.GateValidated}), fieldsOf(t, operatorPod("b", ended)),
+		fieldsOf(t, other), fieldsOf(t, scheduler),
 		fieldsOf(t, operatorPod("a", corev1.ContainerStatus{Ready: true})))
 	notes := func() string {
 		t.Helper()

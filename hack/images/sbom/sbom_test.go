@@ -70,12 +70,14 @@ func TestReplacedModule(t *testing.T) {
 	got := modules(&debug.BuildInfo{GoVersion: "go1.26.8", Deps: []*debug.Module{
 		{Path: "example.com/a", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/fork", Version: "v1.0.1"}},
 		{Path: "example.com/b", Version: "v0.0.0", Replace: &debug.Module{Path: "../b"}},
+		{Path: "example.com/c", Version: "v0.0.0", Replace: &debug.Module{Path: "../", Version: "(devel)"}},
 	}})
 	var purls []string
 	for _, c := range got {
 		purls = append(purls, c.PackageURL)
 	}
-	want := []string{"pkg:golang/stdlib@1.26.8", "pkg:golang/example.com/fork@v1.0.1", "pkg:golang/example.com/b@v0.0.0"}
+	want := []string{"pkg:golang/stdlib@1.26.8", "pkg:golang/example.com/fork@v1.0.1", "pkg:golang/example.com/b@v0.0.0",
+		"pkg:golang/example.com/c@v0.0.0"}
 	if !slices.Equal(purls, want) {
 		t.Errorf("got %v, want %v", purls, want)
 	}

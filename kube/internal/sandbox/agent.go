@@ -107,8 +107,8 @@ func (c *Cluster) install(ctx context.Context, o Options, p *progress) error {
 	return nil
 }
 
-// startHollowAgents starts the agents of the hollow nodes, which run no pod of the chart's DaemonSet, with the account of those that do. They
-// have no gate: no pod could validate such a node.
+// startHollowAgents starts the agents of the hollow nodes, which run no pod of the chart's DaemonSet, with the account of those that do.
+// They have no gate: no pod could validate such a node.
 func (c *Cluster) startHollowAgents(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes() {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
@@ -82,10 +82,13 @@ func readAPIMachine(ctx context.Context, name string) (*apiMachine, error) {
 		return nil, err
 	}
 	root := machine.Root()
-	adapter := nvidia.New(nvidia.Deps{Library: machine.NVML(), Roots: nvidia.Roots{Driver: root, Dev: root,
+	vendors := hardware.Open(hardware.Deps{Library: machine.NVML(), Roots: hardware.Roots{Driver: root, Dev: root,
 		Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")}})
-	defer adapter.Close()
-	snapshot, err := adapter.Scan(ctx)
+	if open, ok := hardware.Find[interface{ Close() }](vendors); ok {
+		defer open.Close()
+	}
+	// The machines of the simulator are of the only vendor.
+	snapshot, err := vendors[0].Scan(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read simulated machine %s: %w", name, err)
 	}

@@ -45,8 +45,8 @@ func TestAPINodeProfiles(t *testing.T) {
 	}
 }
 
-// TestAPIMachines checks that the GPUNodes of API nodes describe their machines: with the links and the memory of the model, and with UUIDs of
-// their own.
+// TestAPIMachines checks that the GPUNodes of API nodes describe their machines: with the links and the memory of the model, and with
+// UUIDs of their own.
 func TestAPIMachines(t *testing.T) {
 	rows := map[string]string{}
 	for name, want := range map[string]struct {

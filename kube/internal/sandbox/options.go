@@ -43,14 +43,14 @@ type Options struct {
 	// APINodes is the number of further nodes that are objects of the API only: a Node, and a GPUNode with 8 GPUs whose gate waits for its
 	// validation. kwok keeps the Nodes Ready and reports that their pods start and end. See [Cluster.WriteAPIGPUNodes].
 	APINodes int
-	// APINodeProfiles are the simulated machines that the GPUNodes of API nodes describe. A key is the name of a node, or a pattern of names
-	// with * and ?, which a name precedes: "api-node-0*": "h100x8".
+	// APINodeProfiles are the simulated machines that the GPUNodes of API nodes describe. A key is the name of a node, or a pattern of
+	// names with * and ?, which a name precedes: "api-node-0*": "h100x8".
 	APINodeProfiles map[string]string
-	// Scheduler is a program to run in place of kube-scheduler; it has the flags of kube-scheduler. A name without a directory is first one of
-	// Bin. Default: that of hyperkube.
+	// Scheduler is a program to run in place of kube-scheduler; it has the flags of kube-scheduler. A name without a directory is first
+	// one of Bin. Default: that of hyperkube.
 	Scheduler string
-	// SchedulerConfig is a file with a KubeSchedulerConfiguration for the scheduler. The sandbox sets its kubeconfig, and switches leader election
-	// off.
+	// SchedulerConfig is a file with a KubeSchedulerConfiguration for the scheduler. The sandbox sets its kubeconfig, and
+	// switches leader election off.
 	SchedulerConfig string
 	// Profile is the simulated hardware of every node, "" for none.
 	Profile string
@@ -65,8 +65,8 @@ type Options struct {
 	NoAgent bool
 	// Agent is how the nodes' agents differ from the chart's.
 	Agent AgentOptions
-	// Helm installs the chart, as users do: one DaemonSet for all nodes that run containers, and the operator. Otherwise each node has an agent of its own,
-	// which can be stopped, replaced and given options by itself.
+	// Helm installs the chart, as users do: one DaemonSet for all nodes that run containers, and the operator. Otherwise each node has an
+	// agent of its own, which can be stopped, replaced and given options by itself.
 	Helm bool
 	// HelmValues are further values files of the chart.
 	HelmValues []string

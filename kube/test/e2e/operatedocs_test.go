@@ -91,6 +91,11 @@ func documentedSections() []documentedSection {
 		{installDocument, "Configure", []documented{
 			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set configs.default.migStrategy=single", want: deployed},
 		}},
+		{installDocument, "The scheduler", []documented{
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set scheduler.enabled=true", want: deployed},
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set scheduler.replaceDefault=true --set scheduler.replicas=2",
+				skip: "the scheduler of the sandbox cannot be stopped"},
+		}},
 		{installDocument, "Upgrade and downgrade", []documented{
 			{command: "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values", want: deployed},
 			{command: "helm rollback berth --namespace berth-system", want: rolled},

@@ -22,16 +22,16 @@ import (
 const (
 	// schedulerName is the name of the scheduler's Deployment, of its account, and of its first profile.
 	schedulerName = "berth-scheduler"
-	// takeOver is how long a scheduler may need until it schedules after its predecessor was killed: the Lease of a leader that was killed ends
-	// after 15 s, and the kubelet restarts the container after 10 s at most.
+	// takeOver is how long a scheduler may need until it schedules after its predecessor was killed: the Lease of a leader that was killed
+	// ends after 15 s, and the kubelet restarts the container after 10 s at most.
 	takeOver = time.Minute
 )
 
 // hollowMachine is the machine of the node without containers.
 const hollowMachine = "h100x8"
 
-// TestSchedulerRuns runs the scheduler as it ships, beside that of the cluster: installed with Helm, with the rights of the chart. One of the
-// nodes records only, and its kubelet allocates the GPUs of another machine.
+// TestSchedulerRuns runs the scheduler as it ships, beside that of the cluster: installed with Helm, with the rights of the chart. One of
+// the nodes records only, and its kubelet allocates the GPUs of another machine.
 func TestSchedulerRuns(t *testing.T) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(values, []byte("scheduler: {enabled: true}\n"), 0o600); err != nil {
@@ -141,8 +141,8 @@ func (s *schedulerTest) testTakesOver(t *testing.T, end func(*corev1.Pod) error)
 	t.Logf("the next pod ran %v after the end", time.Since(began).Round(time.Millisecond))
 }
 
-// testRights checks that the scheduler did its work with its own account: what it wrote, and nothing that was refused. All refusals fail the
-// test at its end.
+// testRights checks that the scheduler did its work with its own account: what it wrote, and nothing that was refused. All refusals fail
+// the test at its end.
 func (s *schedulerTest) testRights(t *testing.T) {
 	writes, err := s.Writes(schedulerName, time.Time{})
 	if err != nil {
@@ -172,8 +172,8 @@ profiles:
   pluginConfig: [{name: BerthPlacement, args: {policy: pack}}]
 `
 
-// TestSchedulerSandbox is what tests of the scheduler rest on: berth-scheduler in place of the cluster's own, nodes without containers whose
-// kubelets allocate the GPUs of their own machines, and API nodes of several machines.
+// TestSchedulerSandbox is what tests of the scheduler rest on: berth-scheduler in place of the cluster's own, nodes without containers
+// whose kubelets allocate the GPUs of their own machines, and API nodes of several machines.
 func TestSchedulerSandbox(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "scheduler.yaml")
 	if err := os.WriteFile(config, []byte(ownConfig), 0o600); err != nil {
@@ -193,8 +193,8 @@ func TestSchedulerSandbox(t *testing.T) {
 	t.Run("APINodes", func(t *testing.T) { testAPIMachines(t, c) })
 }
 
-// checkRootUnchanged checks that no process of the sandbox works in a directory of the machine, and at the end of the test that the machine's
-// root directory has what it had: a kubelet once deleted the files of its working directory as the logs of a container.
+// checkRootUnchanged checks that no process of the sandbox works in a directory of the machine, and at the end of the test that the
+// machine's root directory has what it had: a kubelet once deleted the files of its working directory as the logs of a container.
 func checkRootUnchanged(t *testing.T, c *sandbox.Cluster) {
 	t.Helper()
 	for _, p := range c.State().Processes {
