@@ -176,6 +176,33 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// TestPCIPaths finds PCIe switches also where NVLinks connect all GPUs; without the paths, as older agents publish it, each GPU counts as
+// below a switch of its own.
+func TestPCIPaths(t *testing.T) {
+	paths := []string{"X PIX SYS SYS", "PIX X SYS SYS", "SYS SYS X PXB", "SYS SYS PXB X"}
+	for name, test := range map[string]struct {
+		paths    []string
+		want     []uint8
+		wantNote string
+	}{
+		"with paths":           {paths: paths, want: []uint8{0, 0, 2, 2}},
+		"an older agent":       {want: []uint8{0, 1, 2, 3}},
+		"paths of other GPUs":  {paths: paths[:3], want: []uint8{0, 0, 0, 0}, wantNote: "the topology of GPUNode n cannot be used, links do not count: parse PCIe topology: it has 3 rows, but the topology has 4, want the same number"},
+		"NVLinks for the path": {paths: gpuNode(4).Status.Topology, want: []uint8{0, 0, 0, 0}, wantNote: "the topology of GPUNode n cannot be used, links do not count: parse PCIe topology: row 0: link 1 is NV12, want the letters of a PCIe path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := NewReader().Read(gpuNode(4, func(n *v1alpha1.GPUNode) { n.Status.PCITopology = test.paths }))
+			var got []uint8
+			for i := range h.entries {
+				got = append(got, h.entries[i].gpu.Switch)
+			}
+			if !slices.Equal(got, test.want) || h.Note != test.wantNote {
+				t.Errorf("switches %v, want %v; note %q", got, test.want, h.Note)
+			}
+		})
+	}
+}
+
 // TestUnreadable: a GPUNode of a newer version costs its node the links, and nothing else.
 func TestUnreadable(t *testing.T) {
 	v := Build(Input{Node: kubeNode(map[string]string{"cpu": "1", whole: "2"}), Hardware: Unreadable("n", errors.New("devices: want a list"))})
