@@ -34,13 +34,14 @@ type replayFlags struct {
 	seeds                        int
 	inflate                      float64
 	out                          output
+	cluster                      clusterFlags
 }
 
 func newReplayCommand(deps Deps) *cobra.Command {
 	var flags replayFlags
 	cmd := &cobra.Command{
-		Use:   "replay --nodes FILE --pods FILE",
-		Short: "Place the pods of a cluster's trace by the scheduler's policy, without a cluster",
+		Use:   "replay (--nodes FILE --pods FILE | --cluster | --from FILE)",
+		Short: "Place the pods of a trace, or those of a cluster again, by the scheduler's policy",
 		Long: `Place the pods of a trace on the nodes of a list by the code that the scheduler decides with,
 and print how much of the GPUs is allocated, how much of what is idle is fragmented, and which
 pods fit nowhere. No cluster is needed.
@@ -56,14 +57,40 @@ The lists are CSV files in the openb format:
 
 gpu_milli is the share of each GPU in thousandths, gpu_spec the accepted models, separated
 by |, empty for any; other columns are ignored. The policies are Random, DotProd,
-GpuClustering, GpuPacking, BestFit and FGD, the baselines of a publication, and pack, that of
-Berth. With --published their published results are printed beside them.`,
+GpuClustering, GpuPacking, BestFit and FGD, the baselines of a publication, and pack, spread and
+latency, those of Berth. With --published their published results are printed beside them.
+
+With --cluster it reads the nodes and pods of a live cluster, or with --from what
+"kubectl get nodes,gpunodes,pods -A -o json" has written. It prints which GPUs are held and why
+the others are idle, and then answers "what if": the pods that run and those that wait are
+placed again, in the order of their creation, by --policy and after these changes, in this
+order. Nothing is changed in the cluster.
+
+  --remove-node NAME          without this node
+  --add-nodes COUNT=NODE      with COUNT more like NODE, which are named NODE+1, NODE+2, ...
+  --mig-layout LAYOUT@TARGET  with another MIG layout on the GPUs of TARGET, a node or a GPU
+                              model; without @TARGET on all that have MIG. LAYOUT is
+                              RESOURCE=COUNT,... or PROFILE=COUNT,... for each GPU, or a name
+                              such as all-1g.10gb, all-balanced, all-disabled (MIG off)
+  --scale FACTOR              with more pods, drawn by --seed from those that there are, until
+                              they request FACTOR times as many GPUs`,
 		Example: `  berth replay --nodes nodes.csv --pods pods.csv
   berth replay --nodes nodes.csv --pods pods.csv --policy FGD --policy pack --seeds 10
   berth replay --nodes nodes.csv --pods pods.csv --policy all --seeds 10 --plot curves.svg
-  berth replay --nodes nodes.csv --pods pods.csv --seed 42 -o json | jq .allocationPercent.at130`,
+  berth replay --nodes nodes.csv --pods pods.csv --seed 42 -o json | jq .allocationPercent.at130
+  berth replay --cluster
+  berth replay --cluster --policy pack --policy spread --add-nodes 4=gpu-node-1 --scale 1.5
+  berth replay --from dump.json --mig-layout 1g.10gb=7@NVIDIA-A100-SXM4-80GB -o json | jq '.whatIf[].allocatedPercent'`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runReplay(cmd, deps, &flags) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flags.cluster.checkModes(cmd.Flags()); err != nil {
+				return err
+			}
+			if flags.cluster.given() {
+				return runReplayCluster(cmd, deps, &flags)
+			}
+			return runReplay(cmd, deps, &flags)
+		},
 	}
 	set := cmd.Flags()
 	set.StringVar(&flags.nodes, "nodes", "", "the node `FILE`")
@@ -71,6 +98,7 @@ Berth. With --published their published results are printed beside them.`,
 	set.StringVar(&flags.published, "published", "", "a `FILE` with published results, to print beside those of openb traces")
 	set.StringVar(&flags.plot, "plot", "", "draw the curves to this `FILE`, .svg or .png")
 	set.StringSliceVar(&flags.policies, "policy", []string{"pack"}, "the policy `NAME`, all for each; can be repeated")
+	flags.cluster.bind(set)
 	set.Uint64Var(&flags.seed, "seed", 42, "the first seed `N`")
 	set.IntVar(&flags.seeds, "seeds", 1, "how many seeds, from --seed on")
 	set.Float64Var(&flags.inflate, "inflate", 1.3, "how much of the GPUs the pods request in the end; 1.3 is 130 %")
@@ -85,7 +113,7 @@ func (f *replayFlags) check() error {
 	}
 	switch {
 	case f.nodes == "" || f.pods == "":
-		return usagef("want a node list and a pod list: --nodes FILE --pods FILE")
+		return usagef("want a node list and a pod list: --nodes FILE --pods FILE, or --cluster")
 	case f.seeds < 1 || f.seeds > maxSeeds:
 		return usagef("--seeds %d: want 1 to %d", f.seeds, maxSeeds)
 	case !(f.inflate > 0 && f.inflate <= maxInflate):
@@ -179,6 +207,16 @@ func (p *progress) add(pods int) {
 	if now := p.clock.Now(); now.Sub(p.last) >= time.Second {
 		p.last = now
 		fmt.Fprintf(p.out, "replay: %d decisions of %d runs after %.0f s\n", p.pods, p.runs, now.Sub(p.began).Seconds())
+	}
+}
+
+// read prints how many objects of a kind were read, if reading has taken a second since the last line.
+func (p *progress) read(kind string, count int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.clock.Now(); now.Sub(p.last) >= time.Second {
+		p.last = now
+		fmt.Fprintf(p.out, "replay: read %d %s after %.0f s\n", count, kind, now.Sub(p.began).Seconds())
 	}
 }
 

@@ -66,7 +66,7 @@ func TestReadPods(t *testing.T) {
 
 func TestUnknownPolicy(t *testing.T) {
 	_, err := Canonical([]string{"fgd", "Besfit"})
-	want := `unknown policy "Besfit"; want Random, DotProd, GpuClustering, GpuPacking, BestFit, FGD, pack, or all`
+	want := `unknown policy "Besfit"; want Random, DotProd, GpuClustering, GpuPacking, BestFit, FGD, pack, spread, latency, or all`
 	if got := message(err); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -18,9 +18,22 @@ const (
 	mostGPU = 8 * fleet.Whole
 )
 
-// Names returns the names of the policies: the published baselines, then Berth's.
+// PolicyRandom is the policy that takes any node on which a pod fits.
+const PolicyRandom = "Random"
+
+// Names returns the names of the policies that are compared on traces: the published baselines, then Berth's default.
 func Names() []string {
-	return []string{"Random", "DotProd", "GpuClustering", "GpuPacking", "BestFit", "FGD", "pack"}
+	return []string{PolicyRandom, "DotProd", "GpuClustering", "GpuPacking", "BestFit", "FGD", fleet.PolicyPack}
+}
+
+// AllNames returns the names of all policies.
+func AllNames() []string { return append(Names(), fleet.PolicySpread, fleet.PolicyLatency) }
+
+// Placed counts a pod for a scorer that considers which pods were placed, as that of GpuClustering does.
+func Placed(scorer fleet.Scorer, op fleet.Op) {
+	if own, ok := scorer.(observer); ok {
+		own.placed(op)
+	}
 }
 
 // NewPolicy returns the policy of that name, in any case of letters, for a workload mix. The seed is that of random choices.
@@ -38,10 +51,11 @@ func NewPolicy(name string, measure *fleet.Measure, seed uint64) (fleet.Policy, 
 		return formula{"BestFit", bestFit}, nil
 	case "fgd":
 		return fleet.FragmentationGradient(measure), nil
-	case "pack":
-		return fleet.Pack(measure), nil
 	}
-	return nil, fmt.Errorf("unknown policy %q; want %s", name, strings.Join(Names(), ", "))
+	if policy, err := fleet.NewPolicy(strings.ToLower(name), measure); err == nil {
+		return policy, nil
+	}
+	return nil, fmt.Errorf("unknown policy %q; want %s", name, strings.Join(AllNames(), ", "))
 }
 
 // formula is a policy whose score depends on what is free on the node and nothing else. GPUs are the tightest that fit.
@@ -130,7 +144,7 @@ type clusteringScorer struct{ kinds []map[int32]int }
 
 // kindOf is 0 for a shared pod, or its number of GPUs.
 func kindOf(s *fleet.Shape) int32 {
-	if s.GPUs == 1 && s.Share < fleet.Whole {
+	if s.GPUs == 1 && s.Shared() {
 		return 0
 	}
 	return s.GPUs
@@ -207,7 +221,7 @@ func (r *random) choose(d *fleet.Decider, s fleet.Shape) (fleet.Op, bool) {
 	return fleet.Op{Node: node, GPUs: gpus, Shape: s}, true
 }
 
-// Canonical returns a policy's name as Names has it, and each name once; "all" is all of them.
+// Canonical returns a policy's name as AllNames has it, and each name once; "all" is those of Names.
 func Canonical(names []string) ([]string, error) {
 	var result []string
 	for _, name := range names {
@@ -215,11 +229,11 @@ func Canonical(names []string) ([]string, error) {
 			result = append(result, Names()...)
 			continue
 		}
-		i := slices.IndexFunc(Names(), func(known string) bool { return strings.EqualFold(known, name) })
+		i := slices.IndexFunc(AllNames(), func(known string) bool { return strings.EqualFold(known, name) })
 		if i < 0 {
-			return nil, fmt.Errorf("unknown policy %q; want %s, or all", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("unknown policy %q; want %s, or all", name, strings.Join(AllNames(), ", "))
 		}
-		result = append(result, Names()[i])
+		result = append(result, AllNames()[i])
 	}
 	var once []string
 	for _, name := range result {
