@@ -93,7 +93,7 @@ func ofFile(ctx context.Context, path, source string) ([]cyclonedx.Component, er
 func modules(build *debug.BuildInfo) []cyclonedx.Component {
 	components := []cyclonedx.Component{module("stdlib", strings.TrimPrefix(build.GoVersion, "go"))}
 	for _, m := range build.Deps {
-		// A replacement by a directory is a module of Berth itself, and has no version of its own: the go command writes none, or "(devel)".
+		// A replacement by a directory is a module of Berth itself, and has no version: the go command writes none, or "(devel)".
 		if r := m.Replace; r != nil && r.Version != "" && r.Version != "(devel)" {
 			m = m.Replace
 		}
