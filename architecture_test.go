@@ -155,6 +155,11 @@ var rules = []rule{
 
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/drafleet", berth: []string{"internal/core/fleet/firstfit"}, never: []string{"os", "net", "k8s.io/client-go/", "k8s.io/dynamic-resource-allocation/structured"}},
+	{packages: "internal/cluster/fleetview", berth: []string{"api/", "internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/cluster/scheduler/", berth: []string{"api/", "internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/"}, never: []string{"os", "k8s.io/dynamic-resource-allocation/structured", "k8s.io/kubernetes/"}},
+	{packages: "internal/cluster/scheduler/claims", berth: []string{"internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/model"}},
+	{packages: "internal/cluster/scheduler/gpunodes", berth: []string{"api/", "internal/cluster/fleetview"}},
+	{packages: "internal/cluster/scheduler/model", berth: []string{"internal/core/", "internal/cluster/fleetview"}, never: []string{"k8s.io/client-go/"}},
 	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},

@@ -284,6 +284,20 @@ func (v *View) countDevices(in *Input) {
 	}
 }
 
+// Entries returns the entries of physical GPUs that have devices of a resource, by UUID.
+func (v *View) Entries(resource string) map[string]int {
+	entries := map[string]int{}
+	if v.Counted || v.hardware == nil {
+		return entries
+	}
+	for i := range v.Node.GPUs {
+		if v.Node.GPUs[i].Resource == resource {
+			entries[v.hardware.entries[i].uuid] = i
+		}
+	}
+	return entries
+}
+
 // Devices returns the UUIDs of the physical GPUs of entries, ascending; none where they are not known.
 func (v *View) Devices(gpus fleet.GPUSet) []string {
 	if v.Counted || v.hardware == nil {

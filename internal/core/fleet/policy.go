@@ -18,6 +18,11 @@ type Scorer interface {
 	Score(n *Node, s *Shape) (Score, GPUSet)
 }
 
+// Judge scores GPUs that something else has chosen, such as the allocator of ResourceClaims. n need not be a node of the fleet.
+type Judge interface {
+	Judge(n *Node, s *Shape, c *Choice) Score
+}
+
 // Policies of the scheduler, by the names that users give.
 const (
 	PolicyPack    = "pack"
@@ -105,6 +110,11 @@ func (g *gradientScorer) Score(n *Node, s *Shape) (Score, GPUSet) {
 	return compose(&c, g.links(n, s, &c), g.measure.Step(before.loss-g.after(before.mix, n, s, c.GPUs))), c.GPUs
 }
 
+// Judge is Score for GPUs that something else has chosen.
+func (g *gradientScorer) Judge(n *Node, s *Shape, c *Choice) Score {
+	return compose(c, g.links(n, s, c), g.measure.Step(g.lossOf(n, &Shape{}, 0)-g.lossOf(n, s, c.GPUs)))
+}
+
 // scoreShare chooses the GPU for a share by the loss.
 func (g *gradientScorer) scoreShare(n *Node, s *Shape, before *nodeLoss) (Score, GPUSet) {
 	best, chosen := int32(-1), -1
@@ -186,8 +196,13 @@ func Spread() Policy { return spread{} }
 func (spread) Name() string         { return PolicySpread }
 func (spread) Scorer(*Fleet) Scorer { return spread{} }
 
-func (spread) Score(n *Node, s *Shape) (Score, GPUSet) {
+func (p spread) Score(n *Node, s *Shape) (Score, GPUSet) {
 	c := Choose(n, s)
+	return p.Judge(n, s, &c), c.GPUs
+}
+
+// Judge says how much of the node's GPUs is free.
+func (spread) Judge(n *Node, s *Shape, c *Choice) Score {
 	const most = 1<<stepBits - 1
 	free, all := n.Idle(), int64(0)
 	for i := range n.GPUs {
@@ -198,5 +213,5 @@ func (spread) Score(n *Node, s *Shape) (Score, GPUSet) {
 	} else if s.GPUs == 0 {
 		free = 0
 	}
-	return compose(&c, linkRank(n, s, &c), int32(free*most/max(1, all))), c.GPUs
+	return compose(c, linkRank(n, s, c), int32(free*most/max(1, all)))
 }

@@ -43,6 +43,9 @@ func compose(c *Choice, link uint64, step int32) Score {
 		Score(link&(1<<linkBits-1))<<linkShift | Score(step)<<stepShift | packing(c)
 }
 
+// PartScore is the score of a choice of parts of GPUs with nothing wrong and this step.
+func PartScore(step int32) Score { return compose(&Choice{}, linkBest, step) }
+
 // rank is lower the more is wrong.
 func rank(wrong, bits int) Score {
 	most := 1<<bits - 1

@@ -113,5 +113,19 @@ func (m *Model) Predict(policy string, i int, requests []fleet.Shape) [][]string
 	return gpus
 }
 
+// Judge scores GPUs of a node that something else has chosen. n is a copy of the node of a view, with what is free for this pod.
+func (m *Model) Judge(policy string, n *fleet.Node, s fleet.Shape, gpus fleet.GPUSet) (fleet.Score, error) {
+	d, err := m.decider(policy)
+	if err != nil {
+		return fleet.NoFit, err
+	}
+	judge, ok := d.Scorer().(fleet.Judge)
+	if !ok {
+		return fleet.NoFit, nil
+	}
+	c := fleet.Chosen(n, &s, gpus)
+	return judge.Judge(n, &s, &c), nil
+}
+
 // See counts a pod for the workload mix, once.
 func (m *Model) See(pod types.UID, requests []fleet.Shape) { m.mix.see(pod, requests) }

@@ -17,6 +17,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gpunodes"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -66,6 +67,7 @@ type Plugin struct {
 	model    *model.Model
 	follower *gpunodes.Follower
 	waiting  *waiting
+	claims   *claims.Scorer
 	first    sync.Once
 }
 
@@ -89,7 +91,11 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 	if err := f.start(ctx, handle); err != nil {
 		return nil, err
 	}
-	return &Plugin{handle: handle, policy: args.Policy, model: f.model, follower: f.follower, waiting: f.waiting}, nil
+	p := &Plugin{handle: handle, policy: args.Policy, model: f.model, follower: f.follower, waiting: f.waiting}
+	if manager := handle.SharedDRAManager(); manager != nil {
+		p.claims = claims.New(manager, f.model)
+	}
+	return p, nil
 }
 
 // start makes what the profiles share, once.
@@ -129,7 +135,8 @@ func (p *Plugin) Name() string { return Name }
 type cycle struct {
 	requests []fleet.Shape
 	scores   []fleet.Score
-	gpus     bool
+	// gpus is true for a pod that requests devices of a resource, claims for one that requests them through ResourceClaims.
+	gpus, claims bool
 }
 
 // Clone returns the cycle itself, which does not change.
@@ -155,19 +162,31 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	p.model.Sync(nodes)
 	c := &cycle{requests: p.model.Requests(pod)}
 	c.gpus = c.requests[0].GPUs > 0
-	if c.gpus {
-		p.model.See(pod.UID, c.requests)
-	}
-	scores, err := p.model.Scores(p.policy, c.requests, nil)
-	if err != nil {
+	if err := p.score(ctx, c, pod, nodes); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	c.scores = scores
 	state.Write(Name, c)
 	if !c.gpus {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	return nil, nil
+}
+
+// score scores all nodes for the pod.
+func (p *Plugin) score(ctx context.Context, c *cycle, pod *v1.Pod, nodes []fwk.NodeInfo) (err error) {
+	if !c.gpus && p.claims != nil && len(pod.Spec.ResourceClaims) > 0 {
+		if list := p.claims.Of(pod); len(list) > 0 {
+			c.claims = true
+			p.model.See(pod.UID, []fleet.Shape{claims.Shape(c.requests[0], list)})
+			c.scores, err = p.claims.Scores(ctx, p.policy, c.requests[0], list, nodes, nil)
+			return err
+		}
+	}
+	if c.gpus {
+		p.model.See(pod.UID, c.requests)
+	}
+	c.scores, err = p.model.Scores(p.policy, c.requests, nil)
+	return err
 }
 
 // PreFilterExtensions returns nil: Filter looks at the pods of the node that it gets.

@@ -21,7 +21,7 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, nod
 	if !ok || i >= len(c.scores) {
 		return 0, nil
 	}
-	if !c.gpus {
+	if !c.gpus && !c.claims {
 		return int64(max(0, c.scores[i]).Step()), nil
 	}
 	return raw(c.scores[i], i, hasPreferences(pod)), nil

@@ -114,6 +114,9 @@ func (n *Node) Len() int { return len(n.devices) }
 // ID returns the name of the device at a position.
 func (n *Node) ID(at int) ID { return n.devices[at].id }
 
+// GPU returns the UUID of a device's GPU, empty if it is not known, and whether the device is all of it.
+func (n *Node) GPU(at int) (uuid string, whole bool) { return n.devices[at].GPU, n.devices[at].Whole }
+
 // Held returns which devices are held, in the order of the node.
 func (n *Node) Held(held func(ID) bool) []bool {
 	list := make([]bool, len(n.devices))
