@@ -8,8 +8,8 @@ import (
 // Choice is what a pod gets of a node.
 type Choice struct {
 	GPUs GPUSet
-	// Degraded is how many of them are degraded or doubtful, Crowded how many are below a PCIe switch with pods that need much bandwidth to the
-	// host, if the pod is one of these.
+	// Degraded is how many of them are degraded or doubtful, Crowded how many are below a PCIe switch with pods that need much
+	// bandwidth to the host, if the pod is one of these.
 	Degraded, Crowded int
 	// Linked is true where the links between the GPUs are known; Answer is their value then.
 	Linked bool

@@ -247,7 +247,8 @@ func TestFitDevices(t *testing.T) {
 	}
 }
 
-// TestLossOfResources compares the loss of nodes with resources with its definition: for each pod of the mix, what it cannot use of what is idle.
+// TestLossOfResources compares the loss of nodes with resources with its definition: for each pod of the mix, what it cannot use of
+// what is idle.
 func TestLossOfResources(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	rapid.Check(t, func(t *rapid.T) {

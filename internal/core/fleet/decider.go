@@ -185,8 +185,9 @@ func (n *Node) Pieces(s Shape) []Shape {
 	return pieces
 }
 
-// Plan says where pods would go if others were gone, all or none, and changes nothing. Of pods that do not all fit, the result
-// is the operations of those before the first that does not, which the explanation is about. The error is that of a pod that is not there to go.
+// Plan says where pods would go if others were gone, all or none, and changes nothing. Of pods that do not all fit, the result is the
+// operations of those before the first that does not, which the explanation is about. The error is that of a pod that is not there to
+// go.
 func (d *Decider) Plan(gone []Op, pods []Shape) ([]Op, *Explanation, error) {
 	mark := d.fleet.Checkpoint()
 	defer d.fleet.Rollback(mark)

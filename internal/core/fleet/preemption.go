@@ -72,9 +72,9 @@ type Plan struct {
 	Score Score
 }
 
-// Compare returns a negative number when p is the better plan, in this order: fewer violations of budgets, a lower highest priority, fewer
-// pods, better GPUs (health, contention, links, as Score has them), a lower sum of priorities, a later start of the victims with the highest
-// priority, less important victims by their order.
+// Compare returns a negative number when p is the better plan, in this order: fewer violations of budgets, a lower highest priority,
+// fewer pods, better GPUs (health, contention, links, as Score has them), a lower sum of priorities, a later start of the victims with
+// the highest priority, less important victims by their order.
 func (p *Plan) Compare(other *Plan) int {
 	return cmp.Or(p.compareEnded(other), cmp.Compare(other.Score, p.Score), cmp.Compare(p.PrioritySum, other.PrioritySum),
 		cmp.Compare(other.Started, p.Started), slices.Compare(other.Victims, p.Victims))
@@ -89,9 +89,9 @@ func (p *Plan) compareEnded(other *Plan) int {
 // does not fit even if all victims end.
 //
 // Among up to MaxExact victims that can help, the plans are the best of all. Beyond that there is one plan. Its number of violations is
-// not always the least; for that number, its highest priority is the lowest. When a pod requests whole GPUs and no victims share devices, it
-// ends at most D times as many pods as the best plan with these, where D is the number of things that lack: CPU, memory, devices of each
-// resource. No victim of it can be left out.
+// not always the least; for that number, its highest priority is the lowest. When a pod requests whole GPUs and no victims share
+// devices, it ends at most D times as many pods as the best plan with these, where D is the number of things that lack: CPU, memory,
+// devices of each resource. No victim of it can be left out.
 func (p *Preemption) Plans(most int) ([]Plan, error) {
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("choose victims on %s: %w", p.Node.Name, err)

@@ -244,8 +244,8 @@ func brute(p *Preemption) (best Plan, found bool) {
 	return best, found
 }
 
-// anyPreemption draws a node with whole GPUs, replicas or MIG devices, up to 10 victims, claims that several share, and budgets. A plain one has
-// only victims of one pod each, which hold different whole GPUs.
+// anyPreemption draws a node with whole GPUs, replicas or MIG devices, up to 10 victims, claims that several share, and budgets. A
+// plain one has only victims of one pod each, which hold different whole GPUs.
 func anyPreemption(t *rapid.T, links *shared.Topology, plain bool) *Preemption {
 	n := Empty("n", "H100", 16_000, 64_000, 8)
 	n.FreeCPU, n.FreeMemory = rapid.Int64Range(0, 4000).Draw(t, "cpu"), rapid.Int64Range(0, 4000).Draw(t, "memory")
@@ -293,7 +293,8 @@ func anyPreemption(t *rapid.T, links *shared.Topology, plain bool) *Preemption {
 	return p
 }
 
-// TestPlansTwin: the plan is the one that a search through all sets finds, also with several plans asked for, and Evaluate says the same of it.
+// TestPlansTwin: the plan is the one that a search through all sets finds, also with several plans asked for, and Evaluate says the
+// same of it.
 func TestPlansTwin(t *testing.T) {
 	links, found := pairs(t, 8), 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -327,8 +328,8 @@ func TestPlansTwin(t *testing.T) {
 	}
 }
 
-// TestCover: with many victims there is a plan when the exact choice has one. None of its victims can be left out; its highest priority is the
-// lowest where there are no budgets; and in plain cases it has at most as many pods as three things that lack allow.
+// TestCover: with many victims there is a plan when the exact choice has one. None of its victims can be left out; its highest priority
+// is the lowest where there are no budgets; and in plain cases it has at most as many pods as three things that lack allow.
 func TestCover(t *testing.T) {
 	links, bounded := pairs(t, 8), 0
 	rapid.Check(t, func(t *rapid.T) {

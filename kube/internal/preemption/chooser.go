@@ -168,8 +168,8 @@ func violations(victims []*preemption.DomainVictim, budgets []*policy.PodDisrupt
 	return sum
 }
 
-// OrderedScoreFuncs returns the order between nodes: fewest violations of budgets, lowest highest priority, fewest pods, best GPUs, lowest sum
-// of priorities, latest start of the pods with the highest priority, and then by name.
+// OrderedScoreFuncs returns the order between nodes: fewest violations of budgets, lowest highest priority, fewest pods, best GPUs,
+// lowest sum of priorities, latest start of the pods with the highest priority, and then by name.
 func (c *chooser) OrderedScoreFuncs(ctx context.Context, nodes map[string]*extenderv1.Victims) []func(string) int64 {
 	a := attemptOf(ctx)
 	if a == nil {

@@ -114,8 +114,8 @@ func (p *Plugin) pending(pod *v1.Pod) bool {
 	return ok && slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
-// claimsFit tells whether the claims of a pod can be allocated on a node without those that end with the victims. It cannot see what plugins
-// after that of the claims say about the node.
+// claimsFit tells whether the claims of a pod can be allocated on a node without those that end with the victims. It cannot see what
+// plugins after that of the claims say about the node.
 func (p *Plugin) claimsFit(ctx context.Context, a *attempt, pod *v1.Pod, node *v1.Node, victims []*preemption.DomainVictim) bool {
 	tracker := p.claims()
 	if tracker == nil {
@@ -242,8 +242,8 @@ func release(claim *resourceapi.ResourceClaim, allocated sets.Set[structured.Dev
 	}
 }
 
-// releasing tells whether a node has devices of claims whose pods have ended or are ending. Until these are released, another attempt would end
-// pods that need not end.
+// releasing tells whether a node has devices of claims whose pods have ended or are ending. Until these are released, another attempt
+// would end pods that need not end.
 func (p *Plugin) releasing(name string) bool {
 	tracker := p.claims()
 	if tracker == nil || name == "" {

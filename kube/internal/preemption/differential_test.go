@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// anyCluster draws up to 4 nodes full of pods. All pods started at different times, so that the in-tree plugin has no ties, which it would break
-// by the order of a map.
+// anyCluster draws up to 4 nodes full of pods. All pods started at different times, so that the in-tree plugin has no ties, which it
+// would break by the order of a map.
 func anyCluster(t *rapid.T) *cluster {
 	c := &cluster{budgets: []*policy.PodDisruptionBudget{budget("none", 0), budget("one", 1)}}
 	ages := rapid.Permutation(seq(40)).Draw(t, "ages")
@@ -121,8 +121,9 @@ func (c *cluster) cost(t testing.TB, o outcome) [3]int {
 	return cost
 }
 
-// TestNotWorseWithGPUs: for a pod with GPUs the outcome ends pods exactly when that of DefaultPreemption does; it has at most as many violations
-// of budgets, then at most as high a priority, then at most as many pods; the pod fits without the victims; and it is the same again.
+// TestNotWorseWithGPUs: for a pod with GPUs the outcome ends pods exactly when that of DefaultPreemption does; it has at most as many
+// violations of budgets, then at most as high a priority, then at most as many pods; the pod fits without the victims; and it is the
+// same again.
 func TestNotWorseWithGPUs(t *testing.T) {
 	better, same := 0, 0
 	check := func(r *rapid.T) {

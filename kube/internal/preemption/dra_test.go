@@ -18,8 +18,8 @@ import (
 
 const driver, class = "gpu.berth.dev", "gpu.berth.dev"
 
-// fakeDRA has the claims and devices of a cluster: perNode GPUs on each node, named gpu-0 and so on, of which 0 and 1, 2 and 3, ... have the same
-// attribute pair.
+// fakeDRA has the claims and devices of a cluster: perNode GPUs on each node, named gpu-0 and so on, of which 0 and 1, 2 and 3, ...
+// have the same attribute pair.
 type fakeDRA struct {
 	fwk.ResourceClaimTracker
 	perNode int

@@ -64,8 +64,8 @@ func makeGPUNode(node, topology string, states []string, holders map[int]string)
 
 var healthy = []string{"Healthy", "Healthy", "Healthy", "Healthy"}
 
-// TestModelTwin: after any sequence of bindings, ends of pods, GPUNodes that come late or not at all, nodes that come and go, the model says
-// what a new one says that sees the same state for the first time.
+// TestModelTwin: after any sequence of bindings, ends of pods, GPUNodes that come late or not at all, nodes that come and go, the model
+// says what a new one says that sees the same state for the first time.
 func TestModelTwin(t *testing.T) {
 	requests := [][]fleet.Shape{{{CPU: 1000, Memory: 1024, GPUs: 1, Resource: gpuResource}}, {{CPU: 2000, Memory: 1024, GPUs: 2, Resource: gpuResource}}, {{CPU: 1000}},
 		{{CPU: 1000, GPUs: 1, Resource: gpuResource}, {GPUs: 2, Resource: gpuResource}}}

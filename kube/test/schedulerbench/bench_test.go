@@ -63,8 +63,8 @@ func bench(t *testing.T, args string) report.Report {
 	return r
 }
 
-// TestBenchmark runs a benchmark of a few nodes. It fails when a pod is not bound, so that it proves that mixed pods fit in the order in which
-// both schedulers take them.
+// TestBenchmark runs a benchmark of a few nodes. It fails when a pod is not bound, so that it proves that mixed pods fit in the order
+// in which both schedulers take them.
 func TestBenchmark(t *testing.T) {
 	tests := map[string]struct {
 		args     string

@@ -95,8 +95,8 @@ func Shape(base fleet.Shape, claims []*resourceapi.ResourceClaim) fleet.Shape {
 	return base
 }
 
-// Scores appends the score of each node for the claims of a pod, by the index of the model. Where nothing can be predicted, nodes with fewer
-// whole GPUs are better.
+// Scores appends the score of each node for the claims of a pod, by the index of the model. Where nothing can be predicted, nodes with
+// fewer whole GPUs are better.
 func (s *Scorer) Scores(ctx context.Context, policy string, base fleet.Shape, claims []*resourceapi.ResourceClaim, nodes []fwk.NodeInfo, scores []fleet.Score) ([]fleet.Score, error) {
 	if err := s.refresh(); err != nil {
 		return nil, err

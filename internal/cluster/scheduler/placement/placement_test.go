@@ -101,8 +101,8 @@ func waitingPod(name string, priority int32) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Priority: &priority}}
 }
 
-// TestWaiting: when a GPUNode has more free devices, as many of the pods that request them are tried again, by priority and then by how long
-// they wait; a GPUNode with less, and one of another resource, wake none.
+// TestWaiting: when a GPUNode has more free devices, as many of the pods that request them are tried again, by priority and then by how
+// long they wait; a GPUNode with less, and one of another resource, wake none.
 func TestWaiting(t *testing.T) {
 	gpuNode := func(resource string, held ...bool) *fleetview.Hardware {
 		node := &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}}

@@ -1,5 +1,5 @@
-// Package cluster fills the API server of a benchmark: Nodes with GPUs, their GPUNodes and pods. It guarantees that a pod's name sorts by its turn,
-// since a scheduler that starts later queues the pods in the order of their names. No program stands behind the objects.
+// Package cluster fills the API server of a benchmark: Nodes with GPUs, their GPUNodes and pods. It guarantees that a pod's name sorts
+// by its turn, since a scheduler that starts later queues the pods in the order of their names. No program stands behind the objects.
 package cluster
 
 import (
@@ -45,8 +45,8 @@ type Cluster struct {
 	report  func(kind string, done, all int)
 }
 
-// New returns a cluster of the API server to which config leads. Report is called, from several goroutines, after each object that was written; it
-// decides what is worth a line.
+// New returns a cluster of the API server to which config leads. Report is called, from several goroutines, after each object that was
+// written; it decides what is worth a line.
 func New(config *rest.Config, server *process.Process, report func(kind string, done, all int)) (*Cluster, error) {
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package command is the command line of schedulerbench: which loads run with which schedulers, in which order, and which bars they have to meet.
+// Package command is the command line of schedulerbench: which loads run with which schedulers, in which order, and which bars they
+// have to meet.
 package command
 
 import (
@@ -266,8 +267,8 @@ func (b *benchmark) runLoad(ctx context.Context, l load.Load, kinds []scheduler.
 	return runs, nil
 }
 
-// turns is the order of the runs: each round in the reverse order of the one before (stock, ours, ours, stock), so that a machine that becomes slower
-// or faster in the meantime favours neither.
+// turns is the order of the runs: each round in the reverse order of the one before (stock, ours, ours, stock), so that a machine that
+// becomes slower or faster in the meantime favours neither.
 func turns(kinds []scheduler.Kind, rounds int) []scheduler.Kind {
 	var order []scheduler.Kind
 	for r := range rounds {

@@ -1,6 +1,6 @@
-// Package controlplane runs etcd and kube-apiserver in one process, for one run of a benchmark. It guarantees that they listen on the loopback
-// interface only and that everything they write is below one directory. The API server reads flags and registries that a process has once, so
-// that each control plane is a process of its own: Start starts it from the program whose command Serve is.
+// Package controlplane runs etcd and kube-apiserver in one process, for one run of a benchmark. It guarantees that they listen on the
+// loopback interface only and that everything they write is below one directory. The API server reads flags and registries that a
+// process has once, so that each control plane is a process of its own: Start starts it from the program whose command Serve is.
 package controlplane
 
 import (
@@ -53,7 +53,8 @@ func Serve(dir string, port int) error {
 		// No controller manager makes service accounts or removes the taints of new Nodes.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection",
 		"--enable-priority-and-fairness=false", "--max-requests-inflight=" + mostRequests, "--max-mutating-requests-inflight=" + mostRequests,
-		// With streamed lists a scheduler that starts gets the pods in no order. With plain ones it queues them in the order of their names.
+		// With streamed lists a scheduler that starts gets the pods in no order. With plain ones it queues them in the order of their
+		// names.
 		"--feature-gates=WatchList=false",
 		"--profiling=false",
 	})

@@ -28,8 +28,8 @@ type ControlPlane struct {
 	Config *rest.Config
 }
 
-// Start starts a control plane from a program that has the command, on the given cores, and waits until it is ready. All its files are in dir. The
-// caller stops it.
+// Start starts a control plane from a program that has the command, on the given cores, and waits until it is ready. All its files are
+// in dir. The caller stops it.
 func Start(ctx context.Context, program, dir string, cores []int) (*ControlPlane, error) {
 	port, err := process.FreePort(ctx)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// What a node has, and what a pod asks for. None but GPUs and the number of pods can be exhausted: the pods of a full node ask for 134 cores and
-// 332 GiB at most.
+// What a node has, and what a pod asks for. None but GPUs and the number of pods can be exhausted: the pods of a full node ask for 134
+// cores and 332 GiB at most.
 const (
 	// NodeGPUs is the number of GPUs of a node.
 	NodeGPUs = 8
@@ -134,8 +134,8 @@ func mixed(nodes, pods int, seed uint64) ([]Pod, error) {
 	return all, nil
 }
 
-// fill draws sizes at random until all GPUs are used. A size is drawn while it fits on some node wherever the pods so far are: a node that has
-// not got size GPUs free has more than 8-size in use, so that with fewer than nodes x (9-size) GPUs in use some node has them.
+// fill draws sizes at random until all GPUs are used. A size is drawn while it fits on some node wherever the pods so far are: a node
+// that has not got size GPUs free has more than 8-size in use, so that with fewer than nodes x (9-size) GPUs in use some node has them.
 func fill(nodes int, random *rand.Rand) []Pod {
 	var pods []Pod
 	for used := 0; used < nodes*NodeGPUs; {

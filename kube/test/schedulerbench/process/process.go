@@ -27,8 +27,8 @@ type Process struct {
 	done chan struct{}
 }
 
-// Start starts a program on the given cores (all of its parent's when empty). It writes its output to DIR/NAME.log. Its environment is that of its
-// parent.
+// Start starts a program on the given cores (all of its parent's when empty). It writes its output to DIR/NAME.log. Its environment is
+// that of its parent.
 func Start(dir, name string, cores []int, argv ...string) (*Process, error) {
 	p := &Process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	output, err := os.Create(p.log)
@@ -119,8 +119,8 @@ func (p *Process) Stop() {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait calls ready several times a second until it returns nil. It fails when the program ends or ctx does, with the last lines of the program's
-// output.
+// Wait calls ready several times a second until it returns nil. It fails when the program ends or ctx does, with the last lines of the
+// program's output.
 func (p *Process) Wait(ctx context.Context, what string, ready func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

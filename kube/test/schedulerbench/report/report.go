@@ -1,5 +1,5 @@
-// Package report turns the runs of a benchmark into tables and a verdict. It works on plain values: it measures nothing, and must not import
-// anything of Kubernetes.
+// Package report turns the runs of a benchmark into tables and a verdict. It works on plain values: it measures nothing, and must not
+// import anything of Kubernetes.
 package report
 
 import (
@@ -38,8 +38,8 @@ type Run struct {
 	Profile *Profile `json:"profile,omitempty"`
 }
 
-// Profile is the CPU time of a part of the scheduler per pod with GPUs, in microseconds, added up over threads: the share that a CPU profile
-// shows, of CPUSeconds.
+// Profile is the CPU time of a part of the scheduler per pod with GPUs, in microseconds, added up over threads: the share that a CPU
+// profile shows, of CPUSeconds.
 type Profile struct {
 	// ScoringMicroseconds are those of the plugin's methods that score, BerthMicroseconds those of all of Berth's functions.
 	ScoringMicroseconds float64 `json:"scoringMicroseconds"`
@@ -56,7 +56,8 @@ type Machine struct {
 	// LoadBefore and LoadAfter are the load averages of a minute.
 	LoadBefore string `json:"loadBefore"`
 	LoadAfter  string `json:"loadAfter"`
-	// SchedulerCores and OtherCores are those of the scheduler, and those of the API server, etcd and the benchmark; empty where all share all.
+	// SchedulerCores and OtherCores are those of the scheduler, and those of the API server, etcd and the benchmark; empty where all
+	// share all.
 	SchedulerCores []int `json:"schedulerCores"`
 	OtherCores     []int `json:"otherCores"`
 }
@@ -87,8 +88,8 @@ func (r Report) Met() bool {
 	return len(r.Bars) > 0 && !slices.ContainsFunc(r.Bars, func(b Bar) bool { return !b.Met })
 }
 
-// SpeedBars compares the pods per second of ours with those of stock, median with median, for each load: the ratio has to be at least least.
-// A load that did not run with both has no bar.
+// SpeedBars compares the pods per second of ours with those of stock, median with median, for each load: the ratio has to be at least
+// least. A load that did not run with both has no bar.
 func SpeedBars(runs []Run, least float64) []Bar {
 	var bars []Bar
 	for _, load := range loads(runs) {
@@ -100,8 +101,8 @@ func SpeedBars(runs []Run, least float64) []Bar {
 	return bars
 }
 
-// LargeBars compares each load's largest peak of memory, in bytes, and the median time of scoring per pod, in microseconds, with the most that
-// they may be.
+// LargeBars compares each load's largest peak of memory, in bytes, and the median time of scoring per pod, in microseconds, with the
+// most that they may be.
 func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
 	var bars []Bar
 	for _, load := range loads(runs) {

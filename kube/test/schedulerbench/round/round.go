@@ -1,5 +1,5 @@
-// Package round measures one run: a fresh control plane, its nodes and pods, then the scheduler, until all pods are bound. It guarantees that
-// nothing of a run is left when it returns, and that each pod was bound once and no node was overcommitted.
+// Package round measures one run: a fresh control plane, its nodes and pods, then the scheduler, until all pods are bound. It
+// guarantees that nothing of a run is left when it returns, and that each pod was bound once and no node was overcommitted.
 package round
 
 import (

@@ -27,7 +27,8 @@ type CPUProfile struct {
 	All time.Duration
 	// Berth are those in functions of Berth, or called by them.
 	Berth time.Duration
-	// Scoring are those in the methods of the plugin that make a pod's scores, or called by them: PreFilter, PreScore, Score and NormalizeScore.
+	// Scoring are those in the methods of the plugin that make a pod's scores, or called by them: PreFilter, PreScore, Score and
+	// NormalizeScore.
 	Scoring time.Duration
 }
 

@@ -1,5 +1,6 @@
-// Package scheduler runs a scheduler under test as a process of its own: its configuration, its start, and what its metrics say. It knows the stock
-// kube-scheduler with its defaults, and berth-scheduler with the profile that Berth ships. It must not import the scheduler framework.
+// Package scheduler runs a scheduler under test as a process of its own: its configuration, its start, and what its metrics say. It
+// knows the stock kube-scheduler with its defaults, and berth-scheduler with the profile that Berth ships. It must not import the
+// scheduler framework.
 package scheduler
 
 import (
@@ -36,8 +37,8 @@ func Stock(argv ...string) Kind {
 	return Kind{Name: "stock", ProfileName: "default-scheduler", Argv: argv}
 }
 
-// Ours is berth-scheduler with the profile that Berth ships. The weight is above 100 x the sum of the others (13 in Kubernetes 1.37), so that no
-// other plugin outweighs one step of ours.
+// Ours is berth-scheduler with the profile that Berth ships. The weight is above 100 x the sum of the others (13 in Kubernetes 1.37),
+// so that no other plugin outweighs one step of ours.
 func Ours(argv ...string) Kind {
 	return Kind{Name: "ours", ProfileName: "berth-scheduler", Argv: argv, profile: `
   percentageOfNodesToScore: 100

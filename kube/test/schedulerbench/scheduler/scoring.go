@@ -11,9 +11,9 @@ import (
 
 // Counts is what a scheduler's metrics say about a run.
 //
-// The scheduler's samples of the time of a single plugin (scheduler_plugin_execution_duration_seconds) are not among them: they are
-// of one cycle in ten, and of these only 1,000 per second are kept, in the order in which they come, so that with more than some hundred nodes
-// Filter takes all of them. CPUProfile has that time.
+// The scheduler's samples of the time of a single plugin (scheduler_plugin_execution_duration_seconds) are not among them: they are of
+// one cycle in ten, and of these only 1,000 per second are kept, in the order in which they come, so that with more than some hundred
+// nodes Filter takes all of them. CPUProfile has that time.
 type Counts struct {
 	// Scoring is the time of the extension points PreFilter, PreScore and Score with all their plugins and the framework's own work, of
 	// all cycles, by the clock (scheduler_framework_extension_point_duration_seconds). PreFilter is one of them because Berth's plugin

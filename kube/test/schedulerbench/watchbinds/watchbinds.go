@@ -1,5 +1,5 @@
-// Package watchbinds measures when the pods of a benchmark are bound, as a client of the API server sees it. It guarantees that a pod counts once,
-// and that a node which got more GPUs or pods than it has is an error. It must not know which scheduler binds.
+// Package watchbinds measures when the pods of a benchmark are bound, as a client of the API server sees it. It guarantees that a pod
+// counts once, and that a node which got more GPUs or pods than it has is an error. It must not know which scheduler binds.
 package watchbinds
 
 import (
@@ -127,8 +127,8 @@ func (w *Watch) count(pod *corev1.Pod) {
 // Changes sends after one or more further binds.
 func (w *Watch) Changes() <-chan struct{} { return w.change }
 
-// Progress returns how many pods are bound, and the times of the first and the last bind so far. It fails when a node is overcommitted or a pod
-// was bound twice.
+// Progress returns how many pods are bound, and the times of the first and the last bind so far. It fails when a node is overcommitted
+// or a pod was bound twice.
 func (w *Watch) Progress() (Progress, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
