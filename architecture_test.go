@@ -156,6 +156,7 @@ var rules = []rule{
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/drafleet", berth: []string{"internal/core/fleet/firstfit"}, never: []string{"os", "net", "k8s.io/client-go/", "k8s.io/dynamic-resource-allocation/structured"}},
 	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/whatif", berth: []string{"api/", "internal/core/", "internal/cluster/fleetview", "internal/cluster/replay"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},

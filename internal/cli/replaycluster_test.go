@@ -199,4 +199,3 @@ type fixedClock struct{ time time.Time }
 
 func (c fixedClock) Now() time.Time                  { return c.time }
 func (c fixedClock) Since(t time.Time) time.Duration { return c.time.Sub(t) }
-
