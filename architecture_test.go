@@ -161,6 +161,7 @@ var rules = []rule{
 	{packages: "internal/cluster/scheduler/gpunodes", berth: []string{"api/", "internal/cluster/fleetview"}},
 	{packages: "internal/cluster/scheduler/model", berth: []string{"internal/core/", "internal/cluster/fleetview"}, never: []string{"k8s.io/client-go/"}},
 	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/whatif", berth: []string{"api/", "internal/core/", "internal/cluster/fleetview", "internal/cluster/replay"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},

@@ -47,6 +47,7 @@ var plainPackages = []string{
 	"internal/cluster/operator/stack",
 	"internal/cluster/operator/validation",
 	"internal/cluster/replay",
+	"internal/cluster/whatif",
 	"internal/core",
 	"internal/core/fleet",
 	"internal/core/gate",

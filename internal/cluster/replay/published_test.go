@@ -1,11 +1,15 @@
 package replay
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -92,6 +96,61 @@ func TestPublished(t *testing.T) {
 				t.Errorf("pack allocates %.2f; want at least 95.85", at["pack"]["at130"])
 			}
 		})
+	}
+}
+
+// TestPermutation: a permutation of the node list gives the same results on a trace of 1,213 nodes, and so the same mean.
+func TestPermutation(t *testing.T) {
+	trace := openbTrace(t, "default")
+	options := Options{Policies: AllNames(), Seeds: []uint64{42, 43}, Inflate: 1.05, Parallel: runtime.GOMAXPROCS(0)}
+	want, err := RunAll(t.Context(), trace, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := slices.Clone(trace.Nodes)
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	got, err := RunAll(t.Context(), &Trace{nodes, trace.Pods}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range want {
+		if diff := cmp.Diff(want[i].Samples, got[i].Samples); diff != "" {
+			t.Errorf("%s, seed %d (-list +permutation):\n%s", want[i].Policy, want[i].Seed, diff)
+		}
+	}
+}
+
+// TestRenamed: with the names of equal nodes exchanged, ties go to other nodes, and the mean over ten seeds stays the same within 0.2.
+func TestRenamed(t *testing.T) {
+	if os.Getenv("BERTH_SOAK") == "" {
+		t.Skip("140 runs; set BERTH_SOAK")
+	}
+	trace := openbTrace(t, "default")
+	options := Options{Policies: Names(), Inflate: 1.3, Parallel: runtime.GOMAXPROCS(0)}
+	for i := range 10 {
+		options.Seeds = append(options.Seeds, 42+uint64(i))
+	}
+	means := func(nodes []fleet.Node) map[string]float64 {
+		runs, err := RunAll(t.Context(), &Trace{nodes, trace.Pods}, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := map[string]float64{}
+		for _, result := range NewReport(trace, options, runs, nil).Results {
+			at[result.Policy] = result.AllocationPercent["at130"]
+		}
+		return at
+	}
+	nodes := slices.Clone(trace.Nodes)
+	for i, k := range rand.New(rand.NewPCG(1, 1)).Perm(len(nodes)) {
+		nodes[i].Name = trace.Nodes[k].Name
+	}
+	want := means(trace.Nodes)
+	for policy, got := range means(nodes) {
+		t.Logf("%-13s %.2f %.2f", policy, want[policy], got)
+		if diff := got - want[policy]; diff > 0.2 || diff < -0.2 {
+			t.Errorf("%s: the mean at 130 %% is %.2f with other names; want %.2f within 0.2", policy, got, want[policy])
+		}
 	}
 }
 

@@ -15,8 +15,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// typicalCover is the fraction of the pods that the typical shapes cover, as for traces.
-const typicalCover = 0.95
+// typicalCover is the fraction of the pods that the typical shapes cover, typicalShapes how many shapes these are at most; both as for the
+// scheduler.
+const (
+	typicalCover  = 0.95
+	typicalShapes = 128
+)
 
 // cluster is the nodes and pods of some objects, in an order that does not depend on that of the lists.
 type cluster struct {
@@ -241,17 +245,17 @@ func (c *constraint) ask(of *cluster) {
 	}
 }
 
-// typical returns the mix of the pods that request GPUs, those that run and those that wait.
+// typical returns the mix of the pods that request GPUs, those that run and those that wait. As for the scheduler, the first request of a
+// pod counts, which has its CPU and memory.
 func (c *cluster) typical() fleet.Mix {
 	var shapes []fleet.Shape
 	for i := range c.pods {
-		for _, s := range c.groups[c.pods[i].group].requests {
-			if s.GPUs > 0 {
-				shapes = append(shapes, s)
-			}
+		if s := c.groups[c.pods[i].group].requests[0]; s.GPUs > 0 {
+			shapes = append(shapes, s)
 		}
 	}
-	return c.resources.Typical(shapes, typicalCover)
+	mix := c.resources.Typical(shapes, typicalCover)
+	return mix[:min(len(mix), typicalShapes)]
 }
 
 // now returns the nodes with all their pods.
