@@ -134,6 +134,11 @@ func (c *Cluster) startControlPlane(ctx context.Context, o Options, p *progress)
 	if err != nil {
 		return err
 	}
+	if o.Scheduler != "" {
+		if err := c.grantScheduler(ctx); err != nil {
+			return err
+		}
+	}
 	scheduler, err := c.start(launch)
 	if err != nil {
 		return err

@@ -1,12 +1,18 @@
 package sandbox
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
 // procScheduler is the name of the cluster's own scheduler among the processes and logs, whichever program it is.
@@ -65,6 +71,22 @@ func (o *Options) schedulerConfig(kubeconfig string) ([]byte, error) {
 	config["clientConnection"] = client
 	config["leaderElection"] = map[string]any{"leaderElect": false}
 	return yaml.Marshal(config)
+}
+
+// grantScheduler lets the user of the cluster's scheduler read GPUNodes, as the chart lets berth-scheduler.
+func (c *Cluster) grantScheduler(ctx context.Context) error {
+	meta := metav1.ObjectMeta{Name: "berth-sandbox-scheduler"}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{v1alpha1.Group}, Resources: []string{"gpunodes"}, Verbs: []string{"get", "list", "watch"}}}}
+	if _, err := c.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("let the scheduler read GPUNodes: %w", err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:kube-scheduler"}}}
+	if _, err := c.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("let the scheduler read GPUNodes: %w", err)
+	}
+	return nil
 }
 
 // schedulerLaunch returns how the scheduler of the cluster is started.
