@@ -82,13 +82,15 @@ func TestConstraints(t *testing.T) {
 		nodes func([]corev1.Node)
 		want  []bool
 	}{
-		"nothing":        {func(*corev1.Pod) {}, nil, []bool{true, true}},
-		"selector":       {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }, nil, []bool{false, true}},
-		"affinity":       {affinity(zone(corev1.NodeSelectorOpNotIn, "b")), nil, []bool{true, false}},
-		"no such term":   {affinity(zone("Around", "b")), nil, []bool{false, false}},
-		"cordoned":       {func(*corev1.Pod) {}, cordon, []bool{false, true}},
-		"tainted":        {func(*corev1.Pod) {}, tainted, []bool{true, false}},
-		"tolerates":      {func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Key: "k", Operator: corev1.TolerationOpExists}} }, tainted, []bool{true, true}},
+		"nothing":      {func(*corev1.Pod) {}, nil, []bool{true, true}},
+		"selector":     {func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }, nil, []bool{false, true}},
+		"affinity":     {affinity(zone(corev1.NodeSelectorOpNotIn, "b")), nil, []bool{true, false}},
+		"no such term": {affinity(zone("Around", "b")), nil, []bool{false, false}},
+		"cordoned":     {func(*corev1.Pod) {}, cordon, []bool{false, true}},
+		"tainted":      {func(*corev1.Pod) {}, tainted, []bool{true, false}},
+		"tolerates": {func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: "k", Operator: corev1.TolerationOpExists}}
+		}, tainted, []bool{true, true}},
 		"tolerates less": {func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Key: "k", Value: "w"}} }, tainted, []bool{true, false}},
 		"name": {affinity(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}}),
 			nil, []bool{true, false}},
