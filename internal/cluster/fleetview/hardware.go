@@ -23,6 +23,7 @@ type Hardware struct {
 	links    *shared.Topology
 	gpus     int
 	nvlinks  bool
+	held     map[string]podDevices
 	// unpredictable says why the kubelet may choose other GPUs than predicted, or is empty.
 	unpredictable string
 }
@@ -61,6 +62,37 @@ func (h *Hardware) Free() map[string]int64 {
 	return free
 }
 
+// podDevices is what a pod holds.
+type podDevices struct {
+	uuids   []string
+	devices int
+}
+
+// HeldBy returns the UUIDs of the GPUs that a pod holds, ascending, each once, and how many devices that are.
+func (h *Hardware) HeldBy(pod string) ([]string, int) { return h.held[pod].uuids, h.held[pod].devices }
+
+// Unpredictable returns why the kubelet may choose other GPUs than predicted, or an empty text.
+func (h *Hardware) Unpredictable() string { return h.unpredictable }
+
+// index lists what each pod holds.
+func (h *Hardware) index() {
+	h.held = map[string]podDevices{}
+	for i := range h.entries {
+		e := &h.entries[i]
+		for _, holder := range e.holders {
+			for _, pod := range holder.pods {
+				has := h.held[pod]
+				has.devices++
+				if !slices.Contains(has.uuids, e.uuid) {
+					has.uuids = append(has.uuids, e.uuid)
+					slices.Sort(has.uuids)
+				}
+				h.held[pod] = has
+			}
+		}
+	}
+}
+
 // Reader reads GPUNodes. Nodes of equal topologies share what is computed of them.
 type Reader struct{ cache *shared.Cache }
 
@@ -88,6 +120,7 @@ func (r *Reader) Read(node *v1alpha1.GPUNode) *Hardware {
 		h.unusable, h.entries = true, nil
 		return h
 	}
+	h.index()
 	if len(node.Status.Devices) > 0 {
 		r.link(h, node)
 	}

@@ -4,17 +4,21 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -57,9 +61,13 @@ func newPlacesLab(t *testing.T, machines map[string]string) *placesLab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &placesLab{Cluster: c, nodes: map[string]*rig{}, client: &http.Client{Transport: &http.Transport{
+	l := &placesLab{Cluster: c, nodes: map[string]*rig{}}
+	l.client = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return l.dialScheduler(ctx, network, address)
+		},
 		// The scheduler makes a certificate of its own, and the test asks the loopback address only.
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}}}} //nolint:gosec
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}}} //nolint:gosec
 	for name := range machines {
 		node, err := c.Node(name)
 		if err != nil {
@@ -77,6 +85,29 @@ func (l *placesLab) pod(name string, gpus int) *corev1.Pod {
 	pod := podWithGPUs(name, gpus)
 	pod.Spec.Tolerations = []corev1.Toleration{{Key: sandbox.HollowLabel, Operator: corev1.TolerationOpExists}}
 	return pod
+}
+
+// dialScheduler connects from the network namespace of the scheduler, in which it serves on the loopback address.
+func (l *placesLab) dialScheduler(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	at := slices.IndexFunc(l.State().Processes, func(p sandbox.Process) bool { return p.Name == "kube-scheduler" })
+	if at < 0 {
+		return nil, errors.New("the scheduler does not run")
+	}
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", l.State().Processes[at].PID))
+	if err != nil {
+		return nil, err
+	}
+	defer namespace.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // The thread ends with the goroutine, since it is in another namespace.
+		if err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err == nil {
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		}
+	}()
+	<-done
+	return conn, err
 }
 
 // predictions returns how many predictions the scheduler has compared with the kubelets' choice, by result.

@@ -64,7 +64,7 @@ func BenchmarkDecision(b *testing.B) {
 				}
 				placed++
 				name := m.View(best).Node.Name
-				m.Assume(pod.UID, name, m.Predict(fleet.PolicyPack, best, r))
+				m.Assume(pod.UID, name, r, m.Predict(fleet.PolicyPack, best, r))
 				infos[name].AddPod(pod)
 			}
 			b.ReportMetric(float64(placed)/float64(b.N), "placed/op")

@@ -83,7 +83,7 @@ func TestModelTwin(t *testing.T) {
 				}
 			}
 			for uid, a := range w.assumed {
-				twin.Assume(uid, a.node, a.gpus)
+				twin.Assume(uid, a.node, nil, a.gpus)
 			}
 			twin.Sync(nodes)
 			for _, r := range requests {
@@ -205,7 +205,7 @@ func (w *world) bind(t *rapid.T, m *model.Model, name string) {
 	r := m.Requests(pod)
 	i, _ := m.Index(name)
 	if gpus := m.Predict(fleet.PolicyPack, i, r); gpus != nil && rapid.Bool().Draw(t, "predicted") {
-		m.Assume(pod.UID, name, gpus)
+		m.Assume(pod.UID, name, r, gpus)
 		w.assumed[pod.UID] = assumption{name, gpus}
 	}
 	w.nodes[name].AddPod(pod)
@@ -247,7 +247,7 @@ func TestPredictions(t *testing.T) {
 	report(nil)
 	for _, name := range []string{"a", "b"} {
 		pod := makePod(name, 2, 1)
-		m.Assume(pod.UID, "n", m.Predict(fleet.PolicyPack, 0, m.Requests(pod)))
+		m.Assume(pod.UID, "n", m.Requests(pod), m.Predict(fleet.PolicyPack, 0, m.Requests(pod)))
 		info.AddPod(pod)
 		m.Sync(nodes)
 	}
@@ -266,7 +266,7 @@ func TestPredictions(t *testing.T) {
 	m.Forget("uid-a")
 	m.Forget("uid-a")
 	pod := makePod("c", 1, 1)
-	m.Assume(pod.UID, "n", [][]string{{"GPU-n-3"}})
+	m.Assume(pod.UID, "n", m.Requests(pod), [][]string{{"GPU-n-3"}})
 	info.AddPod(pod)
 	report(map[int]string{0: "uid-c"})
 	if got := checks[len(checks)-1]; got != "uid-c false [GPU-n-3] [GPU-n-0]" {

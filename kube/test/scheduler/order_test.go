@@ -214,7 +214,7 @@ func (w *twin) choose(t *testing.T, policy string, pod *corev1.Pod) string {
 	if best < 0 {
 		return ""
 	}
-	w.model.Assume(pod.UID, w.model.View(best).Node.Name, w.model.Predict(policy, best, r))
+	w.model.Assume(pod.UID, w.model.View(best).Node.Name, r, w.model.Predict(policy, best, r))
 	return w.model.View(best).Node.Name
 }
 

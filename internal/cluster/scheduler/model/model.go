@@ -67,8 +67,10 @@ type Model struct {
 
 // assumption is the prediction for a pod.
 type assumption struct {
-	node    string
-	gpus    [][]string
+	node string
+	gpus [][]string
+	// devices is how many devices the pod requests.
+	devices int
 	checked bool
 }
 
@@ -85,9 +87,15 @@ func New(deps Deps) *Model {
 // SetHardware sets what the GPUNode of a node says.
 func (m *Model) SetHardware(h *fleetview.Hardware) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.hardware[h.Node] = h
 	m.changed[h.Node], m.offers = true, false
+	checks := m.compare(h)
+	m.mu.Unlock()
+	for _, c := range checks {
+		if m.deps.Checked != nil {
+			m.deps.Checked(c)
+		}
+	}
 }
 
 // DropHardware says that a node has no GPUNode.
@@ -98,11 +106,15 @@ func (m *Model) DropHardware(node string) {
 	m.changed[node], m.offers = true, false
 }
 
-// Assume keeps the GPUs that a pod is predicted to get on a node: a list of UUIDs per request for devices.
-func (m *Model) Assume(pod types.UID, node string, gpus [][]string) {
+// Assume keeps the GPUs that a pod is predicted to get on a node: a list of UUIDs for each of its requests.
+func (m *Model) Assume(pod types.UID, node string, requests []fleet.Shape, gpus [][]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.assumed[pod] = &assumption{node: node, gpus: gpus}
+	a := &assumption{node: node, gpus: gpus}
+	for i := range requests {
+		a.devices += int(requests[i].GPUs)
+	}
+	m.assumed[pod] = a
 	if m.onNode[node] == nil {
 		m.onNode[node] = map[types.UID]bool{}
 	}
@@ -202,9 +214,8 @@ func (m *Model) view(n fwk.NodeInfo) fleetview.View {
 			m.mix.see(uid, in.Pods[i].Requests)
 		}
 	}
-	v := fleetview.Build(in)
-	m.settle(n.Node().Name, here, &v)
-	return v
+	m.settle(n.Node().Name, here)
+	return fleetview.Build(in)
 }
 
 // input collects what a node is made of.
@@ -259,29 +270,29 @@ func boundAt(pod *corev1.Pod) int64 {
 	return 1<<62 - 1
 }
 
-// settle ends the predictions for pods that are not on the node any more, and compares those for pods that the GPUNode names.
-func (m *Model) settle(node string, here map[types.UID]bool, v *fleetview.View) {
+// settle ends the predictions for pods that are not on the node any more.
+func (m *Model) settle(node string, here map[types.UID]bool) {
 	for uid := range m.onNode[node] {
-		a := m.assumed[uid]
 		if !here[uid] {
 			m.forget(uid)
 			delete(m.changed, node) // It is being computed.
-			continue
-		}
-		holding, ok := v.Holdings[string(uid)]
-		if !ok || !holding.Reported || a.checked {
-			continue
-		}
-		check := Check{Pod: uid, Node: node, Predicted: flat(a.gpus), Excluded: v.Unpredictable}
-		for _, gpus := range holding.GPUs {
-			check.Allocated = append(check.Allocated, v.Devices(gpus)...)
-		}
-		slices.Sort(check.Allocated)
-		a.checked = true
-		if m.deps.Checked != nil {
-			m.deps.Checked(check)
 		}
 	}
+}
+
+// compare compares the predictions for pods that a GPUNode names with all their devices.
+func (m *Model) compare(h *fleetview.Hardware) []Check {
+	var checks []Check
+	for _, uid := range slices.Sorted(maps.Keys(m.onNode[h.Node])) {
+		a := m.assumed[uid]
+		allocated, devices := h.HeldBy(string(uid))
+		if a.checked || devices == 0 || devices < a.devices {
+			continue
+		}
+		a.checked = true
+		checks = append(checks, Check{Pod: uid, Node: h.Node, Predicted: flat(a.gpus), Allocated: allocated, Excluded: h.Unpredictable()})
+	}
+	return checks
 }
 
 // flat returns the UUIDs of all requests, ascending, each once.

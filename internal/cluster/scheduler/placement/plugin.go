@@ -259,7 +259,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, n
 	}
 	if i, ok := p.model.Index(node); ok {
 		if gpus := p.model.Predict(p.policy, i, c.requests); gpus != nil {
-			p.model.Assume(pod.UID, node, gpus)
+			p.model.Assume(pod.UID, node, c.requests, gpus)
 		}
 	}
 	return nil
