@@ -170,7 +170,8 @@ func TestAllocator(t *testing.T) {
 		outcomes[want.outcome]++
 		if got.outcome != want.outcome || !slices.Equal(got.devices, want.devices) {
 			text, _ := yaml.Marshal(s.claims)
-			t.Fatalf("case %d of seed %d: outcome %d with %v, want %d with %v for %s", i, from, got.outcome, got.devices, want.outcome, want.devices, text)
+			t.Fatalf("case %d of seed %d: outcome %d with %v, want %d with %v for %s",
+				i, from, got.outcome, got.devices, want.outcome, want.devices, text)
 		}
 	}
 	t.Logf("[walks] %d cases, outcomes %v; %d not of the simple form; the allocator took too long for %d, and %d others are unknown",
@@ -232,13 +233,34 @@ func TestAllocatorOrder(t *testing.T) {
 		held   []string
 		want   []string
 	}{
-		"drivers by name":             {[]*resourceapi.ResourceSlice{plainSlice("b", 1, nothing), plainSlice("a", 1, nothing)}, of(2, "plain"), nil, []string{"a/0", "b/0"}},
-		"pools with conditions last":  {[]*resourceapi.ResourceSlice{plainSlice("b", 1, nothing), plainSlice("a", 2, binding)}, of(2, "plain"), nil, []string{"b/0", "a/1"}},
-		"a device of another node":    {[]*resourceapi.ResourceSlice{perDevice}, of(1, "plain"), nil, []string{"d/1"}},
-		"not all are of the node":     {[]*resourceapi.ResourceSlice{perDevice}, of(3, "plain"), nil, nil},
-		"the long form comes first":   {[]*resourceapi.ResourceSlice{twice}, of(4, "plain", "d/x"), []string{"d/0"}, []string{"d/1", "d/3", "d/4", "d/6"}},
-		"no list is equal to a value": {[]*resourceapi.ResourceSlice{lists}, of(2, "plain", "d/x"), nil, []string{"d/1", "d/2"}},
-		"a list alone":                {[]*resourceapi.ResourceSlice{lists}, of(1, "plain", "d/x"), nil, []string{"d/0"}},
+		"drivers by name": {
+			[]*resourceapi.ResourceSlice{plainSlice("b", 1, nothing), plainSlice("a", 1, nothing)},
+			of(2, "plain"), nil, []string{"a/0", "b/0"},
+		},
+		"pools with conditions last": {
+			[]*resourceapi.ResourceSlice{plainSlice("b", 1, nothing), plainSlice("a", 2, binding)},
+			of(2, "plain"), nil, []string{"b/0", "a/1"},
+		},
+		"a device of another node": {
+			[]*resourceapi.ResourceSlice{perDevice},
+			of(1, "plain"), nil, []string{"d/1"},
+		},
+		"not all are of the node": {
+			[]*resourceapi.ResourceSlice{perDevice},
+			of(3, "plain"), nil, nil,
+		},
+		"the long form comes first": {
+			[]*resourceapi.ResourceSlice{twice},
+			of(4, "plain", "d/x"), []string{"d/0"}, []string{"d/1", "d/3", "d/4", "d/6"},
+		},
+		"no list is equal to a value": {
+			[]*resourceapi.ResourceSlice{lists},
+			of(2, "plain", "d/x"), nil, []string{"d/1", "d/2"},
+		},
+		"a list alone": {
+			[]*resourceapi.ResourceSlice{lists},
+			of(1, "plain", "d/x"), nil, []string{"d/0"},
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -68,7 +68,9 @@ func unusual(request *resourceapi.DeviceRequest) string {
 
 // Claims converts claims that are allocated together, in this order. class returns a DeviceClass, or nil when it does not exist.
 // The error wraps firstfit.ErrNotSimple, ErrNoClass, or the cause of a context that ended.
-func (n *Node) Claims(ctx context.Context, claims []*resourceapi.ResourceClaim, class func(string) *resourceapi.DeviceClass) ([]firstfit.Claim, error) {
+func (n *Node) Claims(
+	ctx context.Context, claims []*resourceapi.ResourceClaim, class func(string) *resourceapi.DeviceClass,
+) ([]firstfit.Claim, error) {
 	list := make([]firstfit.Claim, len(claims))
 	for c, claim := range claims {
 		if err := Simple(claim); err != nil {
@@ -80,7 +82,9 @@ func (n *Node) Claims(ctx context.Context, claims []*resourceapi.ResourceClaim, 
 			if err != nil {
 				return nil, fmt.Errorf("ResourceClaim %s/%s: request %s: %w", claim.Namespace, claim.Name, request.Name, err)
 			}
-			list[c].Requests = append(list[c].Requests, firstfit.Request{Name: request.Name, Count: int(request.Exactly.Count), Verdicts: verdicts})
+			list[c].Requests = append(list[c].Requests, firstfit.Request{
+				Name: request.Name, Count: int(request.Exactly.Count), Verdicts: verdicts,
+			})
 		}
 		for i := range claim.Spec.Devices.Constraints {
 			constraint := &claim.Spec.Devices.Constraints[i]
@@ -93,7 +97,9 @@ func (n *Node) Claims(ctx context.Context, claims []*resourceapi.ResourceClaim, 
 }
 
 // verdicts judges the node's devices for a request.
-func (n *Node) verdicts(ctx context.Context, request *resourceapi.ExactDeviceRequest, class *resourceapi.DeviceClass) ([]firstfit.Verdict, error) {
+func (n *Node) verdicts(
+	ctx context.Context, request *resourceapi.ExactDeviceRequest, class *resourceapi.DeviceClass,
+) ([]firstfit.Verdict, error) {
 	if class == nil {
 		return nil, fmt.Errorf("%w: %s", ErrNoClass, request.DeviceClassName)
 	}

@@ -34,9 +34,10 @@ func of(count int64, class string, attributes ...resourceapi.FullyQualifiedName)
 }
 
 func TestSimple(t *testing.T) {
+	type request = resourceapi.ExactDeviceRequest
 	yes := true
 	distinct := resourceapi.FullyQualifiedName("gpu.berth.dev/uuid")
-	exact := func(change func(*resourceapi.ExactDeviceRequest)) *resourceapi.ResourceClaim {
+	exact := func(change func(*request)) *resourceapi.ResourceClaim {
 		claim := of(1, "gpu.berth.dev")
 		change(claim.Spec.Devices.Requests[0].Exactly)
 		return claim
@@ -58,14 +59,14 @@ func TestSimple(t *testing.T) {
 		"a list":    {list, "request gpu is a prioritized list"},
 		"distinct":  {apart, "constraint 1 is no matchAttribute"},
 		"no domain": {of(1, "gpu.berth.dev", "nvlinkIsland"), "constraint 1 is no matchAttribute"},
-		"all": {exact(func(r *resourceapi.ExactDeviceRequest) {
+		"all": {exact(func(r *request) {
 			r.AllocationMode, r.Count = resourceapi.DeviceAllocationModeAll, 0
 		}), `request gpu has allocationMode "All"`},
-		"none":     {exact(func(r *resourceapi.ExactDeviceRequest) { r.Count = 0 }), "request gpu has count 0"},
-		"admin":    {exact(func(r *resourceapi.ExactDeviceRequest) { r.AdminAccess = &yes }), "request gpu wants admin access"},
-		"capacity": {exact(func(r *resourceapi.ExactDeviceRequest) { r.Capacity = &resourceapi.CapacityRequirements{} }), "request gpu requests capacity"},
-		"no CEL":   {exact(func(r *resourceapi.ExactDeviceRequest) { r.Selectors = make([]resourceapi.DeviceSelector, 1) }), "request gpu has a selector without CEL"},
-		"derivation": {exact(func(r *resourceapi.ExactDeviceRequest) {
+		"none":     {exact(func(r *request) { r.Count = 0 }), "request gpu has count 0"},
+		"admin":    {exact(func(r *request) { r.AdminAccess = &yes }), "request gpu wants admin access"},
+		"capacity": {exact(func(r *request) { r.Capacity = &resourceapi.CapacityRequirements{} }), "request gpu requests capacity"},
+		"no CEL":   {exact(func(r *request) { r.Selectors = make([]resourceapi.DeviceSelector, 1) }), "request gpu has a selector without CEL"},
+		"derivation": {exact(func(r *request) {
 			r.DerivedAttributes = make([]resourceapi.DeviceDerivedAttribute, 1)
 		}), "request gpu has derived attributes"},
 	}
@@ -325,6 +326,47 @@ func BenchmarkAllocator(b *testing.B) {
 			}
 		}
 	})
+}
+
+// tooMany returns what is to be predicted when four of 8 dynamic GPUs are held, and a claim wants 32 MIG devices: the others can have 28.
+func tooMany(t testing.TB) (*Node, []firstfit.Claim, []bool) {
+	t.Helper()
+	snapshot, list := machine(t, "h100x8", true)
+	n, err := New(10).Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, NewSlices(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := n.Claims(t.Context(), []*resourceapi.ResourceClaim{of(32, "mig")}, newKit(t).class)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for i := range 4 {
+		names = append(names, strings.ToLower(string(snapshot.GPUs[i].UUID)))
+	}
+	return n, claims, n.Held(func(id firstfit.ID) bool { return slices.Contains(names, id.Device) })
+}
+
+// TestStepsBounded: a search of all that is possible would not end, and the outcome is unknown after the steps that are allowed.
+func TestStepsBounded(t *testing.T) {
+	n, claims, held := tooMany(t)
+	result, err := n.Predict(claims, held, firstfit.DefaultSteps)
+	if err != nil || result.Outcome != firstfit.Unknown || result.Steps != firstfit.DefaultSteps {
+		t.Errorf("outcome %d after %d steps, %v", result.Outcome, result.Steps, err)
+	}
+	if want := (firstfit.Counts{Matching: 200, Short: 100, Free: 100}); result.Counts[0] != want {
+		t.Errorf("counts %+v, want %+v", result.Counts[0], want)
+	}
+}
+
+// BenchmarkUnknown uses all steps.
+func BenchmarkUnknown(b *testing.B) {
+	n, claims, held := tooMany(b)
+	for b.Loop() {
+		if result, err := n.Predict(claims, held, firstfit.DefaultSteps); err != nil || result.Outcome != firstfit.Unknown {
+			b.Fatal(result, err)
+		}
+	}
 }
 
 // benchmark runs a function on 8 GPUs of which the first is held.

@@ -45,7 +45,9 @@ func NewSlices(list []*resourceapi.ResourceSlice) *Slices {
 
 func grouped(s *resourceapi.ResourceSlice) bool {
 	return slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool {
-		return slices.ContainsFunc(d.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool { return len(c.CompatibilityGroups) > 0 })
+		return slices.ContainsFunc(d.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool {
+			return len(c.CompatibilityGroups) > 0
+		})
 	})
 }
 
