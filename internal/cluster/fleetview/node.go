@@ -284,6 +284,28 @@ func (v *View) countDevices(in *Input) {
 	}
 }
 
+// Letters describes the GPUs of the node in their order, for logs, a word each: its UUID with U for usable, D degraded, b doubtful, x
+// draining, g gone, and how much of it is held in thousandths.
+func (v *View) Letters() string {
+	var words []string
+	for i := range v.Node.GPUs {
+		g := &v.Node.GPUs[i]
+		size := g.Size
+		if size == 0 {
+			size = fleet.Whole
+		}
+		word := string("UDbxg"[g.State])
+		if held := size - g.Free; held > 0 {
+			word += fmt.Sprint(held)
+		}
+		if !v.Counted && v.hardware != nil {
+			word = v.hardware.entries[i].uuid + "=" + word
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
+
 // Entries returns the entries of physical GPUs that have devices of a resource, by UUID.
 func (v *View) Entries(resource string) map[string]int {
 	entries := map[string]int{}

@@ -30,6 +30,8 @@ type Check struct {
 	Node string
 	// Predicted and Allocated are UUIDs of GPUs, ascending.
 	Predicted, Allocated []string
+	// Seen are the GPUs of the node as they were known at the prediction, see fleetview.View.Letters.
+	Seen string
 	// Excluded is why the prediction does not count, such as the kubelet's topology manager; empty when it does.
 	Excluded string
 }
@@ -71,6 +73,7 @@ type assumption struct {
 	gpus [][]string
 	// devices is how many devices the pod requests.
 	devices int
+	seen    string
 	checked bool
 }
 
@@ -106,11 +109,14 @@ func (m *Model) DropHardware(node string) {
 	m.changed[node], m.offers = true, false
 }
 
-// Assume keeps the GPUs that a pod is predicted to get on a node: a list of UUIDs for each of its requests.
+// Assume keeps the GPUs that a pod is predicted to get on a node: a list of UUIDs for each of its requests. It is for the scheduling cycle.
 func (m *Model) Assume(pod types.UID, node string, requests []fleet.Shape, gpus [][]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := &assumption{node: node, gpus: gpus}
+	if i, ok := m.Index(node); ok {
+		a.seen = m.views[i].Letters()
+	}
 	for i := range requests {
 		a.devices += int(requests[i].GPUs)
 	}
@@ -290,7 +296,7 @@ func (m *Model) compare(h *fleetview.Hardware) []Check {
 			continue
 		}
 		a.checked = true
-		checks = append(checks, Check{Pod: uid, Node: h.Node, Predicted: flat(a.gpus), Allocated: allocated, Excluded: h.Unpredictable()})
+		checks = append(checks, Check{Pod: uid, Node: h.Node, Predicted: flat(a.gpus), Allocated: allocated, Seen: a.seen, Excluded: h.Unpredictable()})
 	}
 	return checks
 }
