@@ -15,6 +15,10 @@ const (
 	QuotaFull Code = "QuotaExceeded"
 	NoPods    Code = "NoPods"
 	Gated     Code = "Gated"
+	// Hidden: the objects that would show it may not be read.
+	Hidden Code = "NotVisible"
+	// NoClaim: a ResourceClaim or its template does not exist.
+	NoClaim Code = "ResourceClaimMissing"
 )
 
 // Fits, and the reasons for a whole cluster.

@@ -45,7 +45,11 @@ func (s *Stop) sentence() string {
 	case Bound:
 		return fmt.Sprintf("The pod does not wait for a node: it is on %s.", name)
 	case Suspended:
-		return fmt.Sprintf("%s has no pods because it is suspended.", name)
+		return fmt.Sprintf("%s has no pods because it is suspended.", s.Names[0])
+	case NoClaim:
+		return "The pod waits because a ResourceClaim that it names cannot be found."
+	case Hidden:
+		return fmt.Sprintf("Why the pod waits cannot be seen: this user may not list %s.", name)
 	case NoPods:
 		return fmt.Sprintf("%s has no pods that wait.", name)
 	case QuotaFull:
@@ -61,8 +65,8 @@ func (s *Stop) quotas() string {
 		return fmt.Sprintf("%s has no pods because a quota of its namespace refuses them.", strings.Join(s.Names, ", "))
 	}
 	q := &s.Quotas[0]
-	return fmt.Sprintf("%s has no pods because they would exceed the quota %s: a pod requests %d %s, and %d of %d are used.",
-		strings.Join(s.Names, ", "), q.Name, q.Want, q.Resource, q.Used, q.Hard)
+	return fmt.Sprintf("%s has no pods because they would exceed the quota %s: a pod requests %s %s, and %s of %s are used.",
+		strings.Join(s.Names, ", "), q.Name, q.Want, strings.TrimPrefix(q.Resource, "requests."), q.Used, q.Hard)
 }
 
 func (s *Stop) gates() string {
@@ -104,15 +108,13 @@ func (s *Stop) resume() []string {
 	return []string{s.Names[1]}
 }
 
-// quotaChanges are computed with the predicate of the quota: want + used <= hard.
+// quotaChanges are what makes each of the quotas sufficient.
 func (s *Stop) quotaChanges() []Change {
 	var list []Change
 	for i := range s.Quotas {
 		q := &s.Quotas[i]
-		if over := q.Used + q.Want - q.Hard; over > 0 {
-			list = append(list, Change{Text: fmt.Sprintf("Raise the limit of %s in the quota %s from %d to %d, or end pods of the namespace that request %d of it.",
-				q.Resource, q.Name, q.Hard, q.Used+q.Want, over)})
-		}
+		list = append(list, Change{Text: fmt.Sprintf("Raise the limit of %s in the quota %s from %s to %s, or end pods of the namespace that request %s of it.",
+			q.Resource, q.Name, q.Hard, q.Needed, q.Over)})
 	}
 	return list
 }

@@ -53,12 +53,11 @@ type Stop struct {
 	Text string
 }
 
-// Quota is a limit of a ResourceQuota that a pod would exceed, in units of the resource.
+// Quota is a limit of a ResourceQuota that a pod would exceed. The amounts are quantities as Kubernetes writes them.
 type Quota struct {
-	Name, Resource   string
-	Want, Used, Hard int64
-	// Text has the three as quantities: "requests 4, 6 of 8 are used".
-	Text string
+	Name, Resource string
+	// Want is what a pod requests, Used what is used of Hard; Needed is the limit that would suffice, Over by how much it exceeds Hard.
+	Want, Used, Hard, Needed, Over string
 }
 
 // Node is a node as the scheduler sees it.

@@ -25,7 +25,13 @@ type Answer struct {
 	// Changes are proposals, the smallest one first.
 	Changes []Change
 	// Limited is true when the search for the smallest change ended early: a smaller one is possible.
-	Limited bool
+	Limited  bool
+	searched bool
+}
+
+// Nothing tells whether no known change helps.
+func (a *Answer) Nothing() bool {
+	return a.searched && len(a.Changes) == 0 && !a.Limited
 }
 
 // Group are nodes with the same worst thing in the way.
@@ -72,7 +78,7 @@ func Explain(in Input) Answer {
 	w.dominate(&answer, verdicts)
 	s := &search{left: limit}
 	answer.Changes = w.changes(s)
-	answer.Limited = s.limited
+	answer.Limited, answer.searched = s.limited, true
 	for i := range answer.Changes {
 		w.word(&in, &answer.Changes[i])
 	}
