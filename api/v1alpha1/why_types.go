@@ -39,6 +39,8 @@ type WhyGroup struct {
 	Key  string `json:"key,omitempty"`
 	// Message is what is in the way on the nearest node.
 	Message string `json:"message"`
+	// Same is true when the message holds for all of them.
+	Same bool `json:"same,omitempty"`
 	// Count is how many nodes there are, Nodes are the names of some, the nearest one first.
 	Count int      `json:"count"`
 	Nodes []string `json:"nodes"`

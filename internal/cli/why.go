@@ -203,7 +203,7 @@ func whyObject(answer *why.Answer, subject *whySubject, pod *corev1.Pod, absent 
 	for i := range answer.Groups {
 		g := &answer.Groups[i]
 		made.Groups = append(made.Groups, v1alpha1.WhyGroup{
-			Code: string(g.Code), Key: g.Key, Message: g.Text, Count: len(g.Nodes), Nodes: g.Nodes[:min(len(g.Nodes), mostWhyNodes)],
+			Code: string(g.Code), Key: g.Key, Message: g.Text, Same: g.Same, Count: len(g.Nodes), Nodes: g.Nodes[:min(len(g.Nodes), mostWhyNodes)],
 		})
 	}
 	for i := range answer.Changes {
@@ -262,7 +262,7 @@ func whyText(w io.Writer, answer *v1alpha1.Why) error {
 	switch {
 	case answer.NothingHelps:
 		line("")
-		line("Nothing that is known here would help: no end of other pods, no repair, no smaller request and no further node of a kind that there is.")
+		line("Nothing that is known here would help: no end of other pods, no repair, no other request and no further node of a kind that there is.")
 	case answer.SearchLimited:
 		line("The search ended early: a smaller change is possible.")
 	}
@@ -290,9 +290,12 @@ func whyNames(g *v1alpha1.WhyGroup) string {
 	case g.Count == 1:
 		return names
 	case more > 0:
-		return fmt.Sprintf("%d nodes (%s and %d more), on the first", g.Count, names, more)
+		names = fmt.Sprintf("%s and %d more", names, more)
 	}
-	return fmt.Sprintf("%d nodes (%s), on the first", g.Count, names)
+	if g.Same {
+		return fmt.Sprintf("%d nodes (%s)", g.Count, names)
+	}
+	return fmt.Sprintf("%d nodes (%s), at best", g.Count, names)
 }
 
 func upperFirst(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

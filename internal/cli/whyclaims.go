@@ -25,6 +25,7 @@ type whyClaims struct {
 	checkers map[string]*fit.Checker
 	known    map[string][]why.Block
 	notes    []string
+	classes  []string
 }
 
 // whyClaimsOf returns what evaluates the claims of a pod, and the extended resources that claims serve; nil for a pod that needs neither.
@@ -66,6 +67,10 @@ func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaim
 		return nil, served, nil
 	}
 	c.workload = workloads[0]
+	for i := range classes {
+		c.classes = append(c.classes, classes[i].Name)
+	}
+	slices.Sort(c.classes)
 	return c, served, nil
 }
 
@@ -98,11 +103,12 @@ func servedByClaims(pod *corev1.Pod, classes []resourceapi.DeviceClass) []string
 }
 
 // Lacks implements why.Claims.
-func (c *whyClaims) Lacks(node string, gone []string) []why.Block {
+func (c *whyClaims) Lacks(node string, gone, relaxed []string) []why.Block {
 	gone = slices.Clone(gone)
 	slices.Sort(gone)
 	key := strings.Join(gone, " ")
-	if blocks, ok := c.known[node+"|"+key]; ok {
+	ask := node + "|" + key + "|" + strings.Join(relaxed, " ")
+	if blocks, ok := c.known[ask]; ok {
 		return blocks
 	}
 	checker := c.checkers[key]
@@ -110,16 +116,21 @@ func (c *whyClaims) Lacks(node string, gone []string) []why.Block {
 		checker = fit.New(c.without(gone), fit.Defaults())
 		c.checkers[key] = checker
 	}
-	blocks := c.ask(checker, strings.TrimSuffix(node, newNodeSuffix))
-	c.known[node+"|"+key] = blocks
+	var blocks []why.Block
+	if strings.HasSuffix(node, newNodeSuffix) {
+		blocks = []why.Block{{Code: why.NoDevices, Text: "no ResourceSlice has devices of a node that is not there"}}
+	} else {
+		blocks = c.ask(checker, c.relaxed(relaxed), node)
+	}
+	c.known[ask] = blocks
 	return blocks
 }
 
 // newNodeSuffix ends the names of nodes that internal/core/why adds. No slice has devices for such a node, and nothing is known about it.
 const newNodeSuffix = " (new)"
 
-func (c *whyClaims) ask(checker *fit.Checker, node string) []why.Block {
-	item, err := checker.Check(c.ctx, &c.workload, node)
+func (c *whyClaims) ask(checker *fit.Checker, workload *fit.Workload, node string) []why.Block {
+	item, err := checker.Check(c.ctx, workload, node)
 	if err != nil {
 		return []why.Block{{Code: why.ClaimPool, Text: oneLineOf(err)}}
 	}

@@ -25,7 +25,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
-
 func hasGPUs(s fleet.Shape) bool { return s.GPUs > 0 }
 
 // whyReader reads the objects from which berth why answers.

@@ -49,6 +49,3 @@ func (v *View) Silent() []int {
 	}
 	return list
 }
-
-// OneByOne tells whether devices of a resource are requested one by one, because some node shares or partitions the GPUs behind it.
-func (r Resources) OneByOne(name string) bool { return r.shared(name) }

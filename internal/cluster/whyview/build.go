@@ -105,20 +105,75 @@ func (b *builder) waiting() why.Pod {
 	if !p.CreationTimestamp.IsZero() {
 		made.Created = p.CreationTimestamp.Unix()
 	}
-	for _, s := range made.Requests {
-		made.Single = made.Single || s.GPUs > 0 && b.resources.OneByOne(s.Resource)
-	}
 	for name, quantity := range helpers.PodRequests(p, helpers.PodResourcesOptions{}) {
 		if b.isOther(name) && quantity.Sign() > 0 {
 			made.Others[string(name)] = quantity.Value()
 		}
 	}
+	b.mistaken(&made)
+	made.Most = b.most()
 	for name := range made.Others {
 		b.others = append(b.others, name)
 	}
 	slices.Sort(b.others)
 	made.Unseen = b.unseen(made.Scheduler)
 	return made
+}
+
+// mistaken takes requests for resources that no node has, and whose names begin as those of GPUs do, as requests for GPUs.
+func (b *builder) mistaken(made *why.Pod) {
+	var names []string
+	for name := range made.Others {
+		vendor, _, ok := strings.Cut(name, "/")
+		if ok && b.vendor(vendor) && !b.onSomeNode(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		shape := fleet.Shape{Resource: name, GPUs: int32(min(made.Others[name], fleet.MaxGPUs))}
+		if first := &made.Requests[0]; first.GPUs == 0 {
+			shape.CPU, shape.Memory = first.CPU, first.Memory
+			*first = shape
+		} else {
+			made.Requests = append(made.Requests, shape)
+		}
+		delete(made.Others, name)
+	}
+}
+
+// vendor tells whether names of GPUs begin with a domain.
+func (b *builder) vendor(domain string) bool {
+	if domain == "nvidia.com" || domain == "amd.com" {
+		return true
+	}
+	for name := range b.resources {
+		if strings.HasPrefix(name, domain+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *builder) onSomeNode(name string) bool {
+	return slices.ContainsFunc(b.objects.Nodes, func(n corev1.Node) bool {
+		quantity := n.Status.Allocatable[corev1.ResourceName(name)]
+		return quantity.Sign() > 0
+	})
+}
+
+// most returns the largest number of devices of one resource of GPUs that one container requests.
+func (b *builder) most() (most int64) {
+	for _, containers := range [][]corev1.Container{b.pod.Spec.InitContainers, b.pod.Spec.Containers} {
+		for i := range containers {
+			for name, quantity := range containers[i].Resources.Limits {
+				if b.resources.Is(name) {
+					most = max(most, quantity.Value())
+				}
+			}
+		}
+	}
+	return most
 }
 
 // requests returns the shapes of a pod, without devices that claims serve.

@@ -84,7 +84,7 @@ func (w *Workload) Absent(quotas []corev1.ResourceQuota, bound int) why.Stop {
 	case w.Suspended:
 		stop := why.Stop{Code: why.Suspended, Names: []string{w.Title()}}
 		if w.Queue != "" {
-			stop.Text = "Kueue admits it through the queue " + w.Queue + ": kubectl get workloads.kueue.x-k8s.io -n " + w.Namespace
+			stop.Text = "Kueue admits it through the queue " + w.Queue + "."
 			return stop
 		}
 		stop.Names = append(stop.Names, fmt.Sprintf(`kubectl patch %s -n %s %s --type=merge -p '{"spec":{"suspend":false}}'`, strings.ToLower(w.Kind), w.Namespace, w.Name))

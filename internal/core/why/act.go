@@ -30,6 +30,10 @@ const (
 	RequestCPU      ActKind = "RequestCPU"
 	RequestMemory   ActKind = "RequestMemory"
 	RequestResource ActKind = "RequestResource"
+	// RelaxClaim: a claim of the pod requests something else.
+	RelaxClaim ActKind = "RelaxClaim"
+	// NewNode: a node with what the pod requests joins. It is proposed when nothing else helps.
+	NewNode ActKind = "NewNode"
 	// Repartition: an idle GPU gets other MIG devices. AddNode: a node like an existing one joins.
 	Repartition ActKind = "Repartition"
 	AddNode     ActKind = "AddNode"
@@ -56,8 +60,10 @@ func (a *Act) weight() int {
 		return 6
 	case AddNode:
 		return 9
+	case RelaxClaim:
+		return 5 + a.GPU
 	}
-	return 9
+	return 100
 }
 
 // Act is one thing that changes.
@@ -73,7 +79,9 @@ type Act struct {
 	Priority int32
 	// Key is the taint or label, the model, or the resource.
 	Key string
-	// GPU is the position of the physical GPU on the node.
+	// Text is the clause of RelaxClaim.
+	Text string
+	// GPU is the position of the physical GPU on the node; of RelaxClaim it is the number of the relaxation.
 	GPU int
 	// Count is what is requested then: GPUs, thousandths of a core, MiB; of Repartition the MIG devices.
 	Count int64
@@ -132,7 +140,7 @@ func (w *world) apply(a *Act) {
 	case EndPod:
 		w.end(a.Pod)
 	case RequestGPUs:
-		w.requests = w.requestGPUs(a.Count)
+		w.requests, w.most = w.requestGPUs(a.Count), min(w.most, a.Count)
 	case RequestCPU, RequestMemory:
 		w.requests = requestPlain(w.requests, a)
 	case RequestResource:
@@ -149,6 +157,10 @@ func (w *world) apply(a *Act) {
 				s.Models = fleet.ParseModels(s.Models.String() + "|" + a.Key)
 			}
 		}
+	case RelaxClaim:
+		w.relaxed = append(slices.Clone(w.relaxed), a.Key)
+	case NewNode:
+		w.nodes = append(w.nodes, w.fresh())
 	case AddNode:
 		if n := w.find(a.Node); n != nil {
 			w.nodes = append(w.nodes, w.emptied(n))
@@ -290,7 +302,7 @@ func (w *world) emptied(n *Node) Node {
 	made := *n
 	made.Name = n.Name + " (new)"
 	made.Blocks = slices.DeleteFunc(slices.Clone(n.Blocks), func(b Block) bool {
-		return b.Code != Taint && b.Code != Selector && b.Code != OtherNode
+		return b.Code != Taint && b.Code != Selector && b.Code != ClaimRule
 	})
 	for k := range w.holders[n.Name] {
 		if h := &w.holders[n.Name][k]; !h.Permanent && !slices.Contains(w.gone, h.Name) {
@@ -333,15 +345,7 @@ func (w *world) requestGPUs(count int64) []fleet.Shape {
 	if first < 0 || have >= count {
 		return requests
 	}
-	if !w.single {
-		requests[first].GPUs = int32(min(fleet.MaxGPUs, int64(requests[first].GPUs)+count-have))
-		return requests
-	}
-	one := requests[first]
-	one.CPU, one.Memory = 0, 0
-	for ; have < min(count, fleet.MaxGPUs); have++ {
-		requests = append(requests, one)
-	}
+	requests[first].GPUs = int32(min(fleet.MaxGPUs, int64(requests[first].GPUs)+count-have))
 	return requests
 }
 

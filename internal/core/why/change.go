@@ -55,6 +55,9 @@ func (w *world) changes(s *search) []Change {
 		w.changesOn(s, &w.nodes[i], keep)
 	}
 	w.additions(s, keep)
+	if len(best) == 0 {
+		w.newNode(keep)
+	}
 	var list []Change
 	for _, c := range best {
 		if w.verified(&c) {
@@ -124,6 +127,7 @@ func (w *world) changesOn(s *search, n *Node, keep func(Change)) {
 	for _, less := range w.less(n) {
 		w.complete(s, n, acts, less, keep)
 	}
+	w.relaxations(s, n, acts, keep)
 	w.otherLayouts(n, acts, keep)
 	w.otherResources(n, acts, keep)
 }
@@ -160,7 +164,7 @@ func (w *world) model(n *Node) []Act {
 func (w *world) less(n *Node) [][]Act {
 	cpu, memory := w.plain()
 	var single []Act
-	if d := w.demands(); len(d) == 1 && d[0].want > 1 && lacking(n, &d[0]).Code != "" {
+	if d := w.demands(); len(d) == 1 && d[0].want > 1 && w.lacking(n, &d[0]).Code != "" {
 		single = append(single, Act{Kind: RequestGPUs, Count: 1, Was: d[0].want, Key: d[0].resource})
 	}
 	if cpu > n.FreeCPU {
@@ -202,6 +206,9 @@ func (w *world) complete(s *search, n *Node, acts, less []Act, keep func(Change)
 func (w *world) raise(n *Node, acts []Act, from, to int) {
 	for i := from; i < to; i++ {
 		a := &acts[i]
+		if a.Was == 0 {
+			continue // RelaxClaim has no number that could be raised.
+		}
 		_, node := w.on(n, acts)
 		most := a.Was - 1
 		switch a.Kind {
@@ -218,6 +225,16 @@ func (w *world) raise(n *Node, acts []Act, from, to int) {
 				a.Count = 2 // It is the most that is free, or the least.
 			}
 		}
+	}
+}
+
+// relaxations proposes other requests of the claims, with and without the end of pods.
+func (w *world) relaxations(s *search, n *Node, acts []Act, keep func(Change)) {
+	if w.claims == nil || len(w.claims.Lacks(n.Name, w.gone, w.relaxed)) == 0 {
+		return
+	}
+	for i, r := range w.claims.Relaxations() {
+		w.complete(s, n, acts, []Act{{Kind: RelaxClaim, Key: r.Key, Text: r.Text, Count: int64(i), GPU: i}}, keep)
 	}
 }
 
@@ -270,6 +287,54 @@ func (w *world) additions(s *search, keep func(Change)) {
 			})
 		}
 	}
+}
+
+// newNode proposes a node that has exactly what the pod requests. No node has the devices of claims without being there.
+func (w *world) newNode(keep func(Change)) {
+	if w.claims != nil {
+		return
+	}
+	keep(Change{Acts: []Act{{Kind: NewNode, Key: w.needs()}}, Node: freshName})
+}
+
+// freshName is the name of a node that is like no other.
+const freshName = "a new node"
+
+// needs says what the pod requests.
+func (w *world) needs() string {
+	var parts []string
+	for _, d := range w.demands() {
+		text := fmt.Sprintf("%d %s", d.want, d.resource)
+		if models := d.shape.Models.String(); models != "" {
+			text += " of the model " + strings.ReplaceAll(models, "|", " or ")
+		}
+		parts = append(parts, text)
+	}
+	if cpu, mib := w.plain(); cpu > 0 || mib > 0 {
+		parts = append(parts, cores(cpu)+" cores", memory(mib)+" of memory")
+	}
+	for _, name := range w.names {
+		if name != pods {
+			parts = append(parts, fmt.Sprintf("%d %s", w.others[name], name))
+		}
+	}
+	return list(parts, "and")
+}
+
+// fresh returns a node that has exactly what the pod requests.
+func (w *world) fresh() Node {
+	cpu, mib := w.plain()
+	n := Node{Node: fleet.Empty(freshName, "", cpu, mib, 0), Others: map[string]Other{}}
+	for _, d := range w.demands() {
+		for range d.want {
+			n.GPUs = append(n.GPUs, fleet.GPU{Free: fleet.Whole, Resource: d.resource, Unit: fleet.Whole, Physical: uint8(len(n.GPUs))})
+		}
+		n.Model, _, _ = strings.Cut(d.shape.Models.String(), "|")
+	}
+	for _, name := range w.names {
+		n.Others[name] = Other{w.others[name], w.others[name]}
+	}
+	return n
 }
 
 // looks is equal for empty nodes on which the same pods fit.

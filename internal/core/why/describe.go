@@ -75,8 +75,6 @@ func (o *Obstacle) blockText() string {
 		return "it has unhealthy GPUs and does not accept pods" + more
 	case Selector:
 		return "it does not have " + o.Key + ", which the pod requires"
-	case OtherNode:
-		return "the pod names another node: " + o.Key
 	}
 	if o.Text != "" {
 		return strings.TrimSuffix(lowerFirst(o.Text), ".")
@@ -84,8 +82,10 @@ func (o *Obstacle) blockText() string {
 	return o.Key
 }
 
+// lowerFirst begins with a small letter, unless the first word is a name such as DeviceClass.
 func lowerFirst(text string) string {
-	if len(text) > 1 && text[1] >= 'a' && text[1] <= 'z' {
+	word, _, _ := strings.Cut(text, " ")
+	if len(text) > 1 && strings.ToLower(word[1:]) == word[1:] {
 		return strings.ToLower(text[:1]) + text[1:]
 	}
 	return text

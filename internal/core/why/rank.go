@@ -35,7 +35,6 @@ const (
 const (
 	NoResource  Code = "NoResource"
 	NoOther     Code = "NoOtherResource"
-	OtherNode   Code = "OtherNodeNamed"
 	NoDevices   Code = "NoDevicesForClaim"
 	NoSuchClass Code = "DeviceClassMissing"
 	ClaimRule   Code = "ClaimSelectsNothing"
@@ -75,21 +74,23 @@ const (
 // in the way on the nodes, the dominant reason is that of the nodes that are nearest to fitting, not that of most nodes: three nodes whose
 // GPUs are in use say more than 200 nodes without GPUs. How near a node is, is decided by
 //
-//  1. the rank of the worst thing in the way there, as listed below: what the end of other pods changes (1), what somebody has to repair or
-//     release (2), what only another request or other rules of the pod change (3), what makes it a node of another kind (4);
+//  1. the rank of the worst thing in the way there, as listed below: the GPUs are free and something beside them lacks (1), other pods have
+//     the GPUs (2), somebody has to repair or release something (3), only another request or other rules of the pod change it (4), the node
+//     is of another kind (5);
 //  2. the number of things that are in the way.
 //
 // Of the nearest nodes the reason that most of them have is the dominant one; among equal numbers the one that is listed first here. The
 // reason of a node is the worst thing in the way there, and of equally bad ones the first in this list. A request that no node could serve
-// if all were empty has rank 3 or 4 everywhere, so that this reason is dominant before the state of the cluster is looked at.
+// if all were empty has rank 4 or 5 everywhere, so that this reason is dominant before the state of the cluster is looked at.
 var order = []struct {
 	rank  int
 	codes []Code
 }{
-	{4, []Code{NoSuchClass, NoResource, NoDevices, NoOther, OtherNode}},
-	{3, []Code{WrongModel, FewGPUs, Many, ClaimRule, ClaimPlace, ClaimTaint, LittleCPU, LittleRAM, LittleOther, Selector, Taint}},
-	{2, []Code{Sick, Health, NotReady, AgentDown, ClaimPool, ClaimLink, Cordoned}},
-	{1, []Code{InUse, ClaimInUse, Contended, CPUInUse, MemoryInUse, OtherInUse, PodLimit, NotValidated}},
+	{5, []Code{NoSuchClass, NoResource, NoDevices, NoOther}},
+	{4, []Code{WrongModel, FewGPUs, Many, ClaimRule, ClaimPlace, ClaimTaint, LittleCPU, LittleRAM, LittleOther, Selector, Taint}},
+	{3, []Code{Sick, Health, NotReady, AgentDown, ClaimPool, ClaimLink, Cordoned}},
+	{2, []Code{InUse, ClaimInUse, Contended}},
+	{1, []Code{CPUInUse, MemoryInUse, OtherInUse, PodLimit, NotValidated}},
 }
 
 // place returns the rank of a reason and its place in the order; a code that is not listed is the worst.
@@ -100,5 +101,5 @@ func place(code Code) (rank, at int) {
 		}
 		at += len(line.codes)
 	}
-	return 4, -1
+	return 5, -1
 }

@@ -24,7 +24,7 @@ func (w *world) because(g *Group, near []verdict) (Code, string) {
 	case LittleCPU, LittleRAM, LittleOther:
 		return g.Code, waits(fmt.Sprintf("it requests %s and no node%s has more than %s.", o.amount(o.Want), w.usable(near), o.amount(most(near, func(o *Obstacle) int64 { return o.All }))))
 	case WrongModel:
-		return g.Code, waits(fmt.Sprintf("it accepts only GPUs of the model %s, and those of the nodes with %s are %s.", w.wanted(), o.key(w), list(modelsOf(near), "and")))
+		return g.Code, waits(fmt.Sprintf("it accepts only GPUs of the model %s, and those of the nodes with %s are %s.", w.wanted(), o.Key, list(modelsOf(near), "and")))
 	case NoOther:
 		return g.Code, waits(fmt.Sprintf("no node has %s, of which it requests %d.", o.Key, o.Want))
 	case Selector:
@@ -66,8 +66,6 @@ func (w *world) state(g *Group, names []string) string {
 		return fmt.Sprintf("it needs much memory bandwidth, and each free GPU of %s has another such pod.", who)
 	case PodLimit:
 		return fmt.Sprintf("%s %s as many pods as %s (%d).", who, plural(count, "has", "have"), plural(count, "it accepts", "they accept"), o.All)
-	case OtherNode:
-		return fmt.Sprintf("its spec.nodeName names the node %s, which does not exist.", o.Key)
 	}
 	return strings.TrimSuffix(o.blockText(), ".") + "."
 }
@@ -173,8 +171,6 @@ func (w *world) wanted() string {
 	}
 	return ""
 }
-
-func (o *Obstacle) key(*world) string { return o.Key }
 
 // modelsOf lists the models of nodes.
 func modelsOf(near []verdict) []string {

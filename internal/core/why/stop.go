@@ -89,7 +89,7 @@ func (s *Stop) gates() string {
 func (s *Stop) changes() []Change {
 	switch s.Code {
 	case Suspended:
-		return []Change{{Text: "Resume it.", Do: s.resume()}}
+		return []Change{s.resume()}
 	case QuotaFull:
 		return s.quotaChanges()
 	case Gated:
@@ -101,15 +101,19 @@ func (s *Stop) changes() []Change {
 	return nil
 }
 
-func (s *Stop) resume() []string {
+// resume says how a suspended workload goes on. Kueue resumes those that it admits.
+func (s *Stop) resume() Change {
 	if len(s.Names) < 2 {
-		return nil
+		return Change{Text: "Kueue resumes it when its queue has capacity.", Do: []string{"kubectl get workloads.kueue.x-k8s.io -A"}}
 	}
-	return []string{s.Names[1]}
+	return Change{Text: "Resume it.", Do: s.Names[1:2]}
 }
 
 // quotaChanges are what makes each of the quotas sufficient.
 func (s *Stop) quotaChanges() []Change {
+	if len(s.Quotas) == 0 {
+		return []Change{{Text: "End pods of the namespace, or ask for a higher limit.", Do: []string{"berth quota"}}}
+	}
 	var list []Change
 	for i := range s.Quotas {
 		q := &s.Quotas[i]

@@ -25,8 +25,8 @@ type Pod struct {
 	Name string
 	// Requests are those of fleetview.Resources.Requests: the first one has the CPU and memory.
 	Requests []fleet.Shape
-	// Single is true when the devices are requested one by one, as MIG devices and replicas are.
-	Single bool
+	// Most is the largest number of devices of one resource that one container requests.
+	Most int64
 	// Others are requests for other resources by name, such as pods (1), ephemeral-storage or rdma/hca.
 	Others map[string]int64
 	// Created is in seconds; 0 stands for unknown.
@@ -122,7 +122,15 @@ type Devices struct{ Entry, Count int }
 
 // Claims evaluates the ResourceClaims of a pod.
 type Claims interface {
-	// Lacks returns what is in the way of the claims on a node when the holders with these names have ended. Nothing means that they can
-	// be allocated.
-	Lacks(node string, gone []string) []Block
+	// Lacks returns what is in the way of the claims on a node when the holders with these names have ended and the claims are relaxed.
+	// Nothing means that they can be allocated.
+	Lacks(node string, gone, relaxed []string) []Block
+	// Relaxations are what the claims could request instead, the smallest change first. Their keys are those of Lacks.
+	Relaxations() []Relaxation
+}
+
+// Relaxation is another request of a pod's claims.
+type Relaxation struct {
+	// Key names it, Text is a clause: "its claim requested 2 devices instead of 4".
+	Key, Text string
 }

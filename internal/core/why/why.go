@@ -42,6 +42,8 @@ type Group struct {
 	Text string
 	// Nodes are their names, the nearest one first.
 	Nodes []string
+	// Same is true when the same is in the way on all of them.
+	Same bool
 	// Worst is what is in the way on the nearest node.
 	Worst Obstacle
 
@@ -130,9 +132,10 @@ func group(verdicts []verdict) []Group {
 		at := slices.IndexFunc(groups, func(g Group) bool { return g.Code == worst.Code && g.Key == worst.Key })
 		if at < 0 {
 			at = len(groups)
-			groups = append(groups, Group{Code: worst.Code, Key: worst.Key, Text: describe(v), Worst: worst, rank: v.rank})
+			groups = append(groups, Group{Code: worst.Code, Key: worst.Key, Text: describe(v), Worst: worst, Same: true, rank: v.rank})
 		}
 		groups[at].Nodes = append(groups[at].Nodes, v.node.Name)
+		groups[at].Same = groups[at].Same && groups[at].Text == describe(v)
 	}
 	return groups
 }
@@ -233,7 +236,7 @@ func notes(in *Input, w *world) []string {
 	if more := len(about) - maxNotes; more > 0 {
 		result = append(result, fmt.Sprintf("There are notes about %s.", nodes(more, "more node")))
 	}
-	if in.Pod.Message != "" {
+	if in.Pod.Message != "" && len(in.Pod.Stops) == 0 {
 		result = append(result, "The scheduler says: "+in.Pod.Message)
 	}
 	return result

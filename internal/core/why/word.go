@@ -26,7 +26,7 @@ func (w *world) word(in *Input, c *Change) {
 		c.Do = append(c.Do, endDo(ended)...)
 	}
 	where := c.Node
-	if c.Acts[0].Kind == AddNode {
+	if c.Acts[0].Kind == AddNode || c.Acts[0].Kind == NewNode {
 		where = "that node"
 	}
 	c.Text = fmt.Sprintf("If %s, it would fit on %s.", list(clauses, "and"), where)
@@ -102,6 +102,10 @@ func (a *Act) clause() string {
 		return "it requested " + a.Key
 	case Repartition:
 		return fmt.Sprintf("GPU %d of %s, which is idle, was partitioned into %d %s", a.GPU, a.Node, a.Count, strings.TrimPrefix(a.Key, migPrefix))
+	case RelaxClaim:
+		return a.Text
+	case NewNode:
+		return "there was a node with " + a.Key
 	case AddNode:
 		return fmt.Sprintf("there was one more node like %s (%s)", a.Node, a.Key)
 	}
@@ -115,6 +119,10 @@ func (a *Act) do(in *Input) string {
 	switch a.Kind {
 	case Tolerate:
 		return "add to its tolerations: " + toleration(a.Key)
+	case RelaxClaim:
+		return fmt.Sprintf("change the claim or its template and create the pod again: kubectl get resourceclaims,resourceclaimtemplates -n %s", space)
+	case NewNode:
+		return "kubectl get nodes -o wide (no node of the cluster is of that kind)"
 	case SelectLess, AcceptModel, RequestGPUs, RequestCPU, RequestMemory, RequestResource:
 		return again
 	case Uncordon:

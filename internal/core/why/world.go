@@ -20,12 +20,13 @@ type world struct {
 	holders  map[string][]Holder
 	gone     []string
 	claims   Claims
-	// single is true when the pod's devices are requested one by one.
-	single bool
+	relaxed  []string
+	// most is the largest number of devices that one container requests.
+	most int64
 }
 
 func newWorld(in *Input) *world {
-	w := &world{requests: slices.Clone(in.Pod.Requests), others: in.Pod.Others, claims: in.Claims, single: in.Pod.Single, holders: map[string][]Holder{}, nodes: slices.Clone(in.Nodes)}
+	w := &world{requests: slices.Clone(in.Pod.Requests), others: in.Pod.Others, claims: in.Claims, most: in.Pod.Most, holders: map[string][]Holder{}, nodes: slices.Clone(in.Nodes)}
 	w.names = slices.Sorted(maps.Keys(in.Pod.Others))
 	slices.SortFunc(w.nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range in.Holders {
@@ -66,7 +67,7 @@ func (w *world) fits(n *Node) bool {
 	if len(n.Blocks) > 0 || !w.fitsOthers(n) || !w.fitsDevices(n) {
 		return false
 	}
-	return w.claims == nil || len(w.claims.Lacks(n.Name, w.gone)) == 0
+	return w.claims == nil || len(w.claims.Lacks(n.Name, w.gone, w.relaxed)) == 0
 }
 
 func (w *world) fitsOthers(n *Node) bool {
@@ -79,11 +80,24 @@ func (w *world) fitsOthers(n *Node) bool {
 }
 
 func (w *world) fitsDevices(n *Node) bool {
+	if w.most > 1 && w.refused(n) {
+		return false
+	}
 	if len(w.requests) == 1 {
 		return fleet.Fit(&n.Node, w.requests[0]).Lack == fleet.None
 	}
 	_, ok := w.firstUnserved(n)
 	return ok
+}
+
+// refused tells whether the node refuses requests for several devices, and a container of the pod has one.
+func (w *world) refused(n *Node) bool {
+	for i := range n.GPUs {
+		if g := &n.GPUs[i]; g.Single && w.requestsOf(g.Resource) {
+			return true
+		}
+	}
+	return false
 }
 
 // firstUnserved places the requests on a copy of a node one after another, and returns the first that does not fit. Nothing is
@@ -104,15 +118,16 @@ func (w *world) firstUnserved(n *Node) (fleet.Shape, bool) {
 
 // take takes the devices of a request that fits.
 func take(n *fleet.Node, s *fleet.Shape) {
-	for i := range fleet.Choose(n, s).GPUs.All() {
-		g := &n.GPUs[i]
-		if g.Unit > 0 {
+	for _, piece := range n.Pieces(*s) {
+		for i := range fleet.Choose(n, &piece).GPUs.All() {
+			g := &n.GPUs[i]
 			g.Free -= g.Unit
-		} else {
-			g.Free -= s.Share
-		}
-		if s.Traffic != 0 {
-			n.AddTraffic(i, s.Traffic)
+			if g.Unit == 0 {
+				g.Free -= s.Share
+			}
+			if s.Traffic != 0 {
+				n.AddTraffic(i, s.Traffic)
+			}
 		}
 	}
 }
@@ -126,7 +141,7 @@ func (w *world) obstacles(n *Node) []Obstacle {
 	list = append(list, w.deviceObstacles(n)...)
 	list = w.plainObstacles(list, n)
 	if w.claims != nil {
-		for _, block := range w.claims.Lacks(n.Name, w.gone) {
+		for _, block := range w.claims.Lacks(n.Name, w.gone, w.relaxed) {
 			list = append(list, Obstacle{Code: block.Code, Key: block.Key, Text: block.Text})
 		}
 	}
@@ -206,7 +221,7 @@ func (w *world) deviceObstacles(n *Node) []Obstacle {
 	ample.CPU, ample.FreeCPU, ample.Memory, ample.FreeMemory = fleet.MaxAmount, fleet.MaxAmount, fleet.MaxAmount, fleet.MaxAmount
 	unserved, all := w.firstUnserved(&ample)
 	for _, d := range w.demands() {
-		if o := lacking(n, &d); o.Code != "" {
+		if o := w.lacking(n, &d); o.Code != "" {
 			list = append(list, o)
 		}
 	}
@@ -268,7 +283,7 @@ func devicesOf(g *fleet.GPU, d *demand) (all, free int64) {
 	if unit == 0 {
 		unit = d.shape.Share
 	}
-	if d.once > 1 || g.Unit == 0 {
+	if g.Unit == 0 {
 		if g.Free >= unit {
 			free = 1
 		}
@@ -278,7 +293,7 @@ func devicesOf(g *fleet.GPU, d *demand) (all, free int64) {
 }
 
 // lacking returns what a node lacks of a resource; the zero value when the numbers suffice.
-func lacking(n *Node, d *demand) Obstacle {
+func (w *world) lacking(n *Node, d *demand) Obstacle {
 	s := n.stock(d)
 	o := Obstacle{Key: d.resource, Want: d.want, Have: s.free, All: s.all, Draining: s.draining, Gone: s.gone}
 	switch {
@@ -286,7 +301,7 @@ func lacking(n *Node, d *demand) Obstacle {
 		o.Code = NoResource
 	case !d.shape.Models.Allows(n.Model):
 		o.Code, o.Text = WrongModel, n.Model
-	case s.single && d.once > 1:
+	case s.single && max(d.once, w.most) > 1:
 		o.Code = Many
 	case s.all < d.want:
 		o.Code = FewGPUs
