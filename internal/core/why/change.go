@@ -311,7 +311,7 @@ func (w *world) needs() string {
 		parts = append(parts, text)
 	}
 	if cpu, mib := w.plain(); cpu > 0 || mib > 0 {
-		parts = append(parts, cores(cpu)+" cores", memory(mib)+" of memory")
+		parts = append(parts, cores(cpu)+plural(cpu/1000, " core", " cores"), memory(mib)+" of memory")
 	}
 	for _, name := range w.names {
 		if name != pods {

@@ -92,6 +92,8 @@ func (s *Stop) changes() []Change {
 		return []Change{s.resume()}
 	case QuotaFull:
 		return s.quotaChanges()
+	case NoClaim:
+		return []Change{{Text: "Create the claim or template, or correct its name in the pod's spec.resourceClaims."}}
 	case Gated:
 		if strings.HasPrefix(s.Names[0], KueuePrefix) {
 			return []Change{{Text: "Kueue removes the gate when its queue has capacity.", Do: []string{"kubectl get workloads.kueue.x-k8s.io -A"}}}

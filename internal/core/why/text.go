@@ -71,11 +71,11 @@ func (o *Obstacle) broken() string {
 	return strings.Join(parts, ", ")
 }
 
-// of prints an amount of what lacks.
+// amount prints an amount of what lacks.
 func (o *Obstacle) amount(of int64) string {
 	switch o.Key {
 	case "cpu":
-		return cores(of) + " " + plural(of, "cores", "cores")
+		return cores(of) + plural(of/1000, " core", " cores")
 	case "memory":
 		return memory(of) + " of memory"
 	}

@@ -69,6 +69,7 @@ func Explain(in Input) Answer {
 	}
 	if len(w.nodes) == 0 {
 		answer.Code, answer.Sentence = NoNodes, waits("the cluster has no nodes.")
+		w.propose(&in, &answer)
 		return answer
 	}
 	verdicts := w.judge(&answer)
@@ -78,13 +79,18 @@ func Explain(in Input) Answer {
 		return answer
 	}
 	w.dominate(&answer, verdicts)
+	w.propose(&in, &answer)
+	return answer
+}
+
+// propose sets the changes with which the pod fits.
+func (w *world) propose(in *Input, answer *Answer) {
 	s := &search{left: limit}
 	answer.Changes = w.changes(s)
 	answer.Limited, answer.searched = s.limited, true
 	for i := range answer.Changes {
-		w.word(&in, &answer.Changes[i])
+		w.word(in, &answer.Changes[i])
 	}
-	return answer
 }
 
 // assumptions are the acts of what is assumed.
