@@ -51,8 +51,8 @@ func (w *world) changes(s *search) []Change {
 			best[key.String()] = c
 		}
 	}
-	for i := range w.nodes {
-		w.changesOn(s, &w.nodes[i], keep)
+	for _, n := range w.candidates(s) {
+		w.changesOn(s, n, keep)
 	}
 	w.additions(s, keep)
 	if len(best) == 0 {
@@ -72,6 +72,26 @@ func (w *world) changes(s *search) []Change {
 		}
 	}
 	return result
+}
+
+// maxClaimNodes bounds the nodes on which changes are tried for a pod with claims: each question about claims costs milliseconds.
+const maxClaimNodes = 8
+
+// candidates returns the nodes on which changes are tried; for a pod with claims the nearest ones only.
+func (w *world) candidates(s *search) []*Node {
+	var list []*Node
+	if w.claims != nil && len(w.nodes) > maxClaimNodes {
+		s.limited = true
+		verdicts := w.judge(&Answer{})
+		for i := range verdicts[:min(len(verdicts), maxClaimNodes)] {
+			list = append(list, verdicts[i].node)
+		}
+		return list
+	}
+	for i := range w.nodes {
+		list = append(list, &w.nodes[i])
+	}
+	return list
 }
 
 func includes(all, some []ActKind) bool {

@@ -9,7 +9,7 @@ import (
 )
 
 // effect describes what the end of a pod frees of what is requested. Pods of equal effects can replace each other. Whole GPUs that are
-// free in any case can; replicas, MIG devices and GPUs with traffic are told apart by their entry.
+// free in any case can; of replicas, MIG devices and GPUs with traffic it matters which ones.
 func (w *world) effect(n *Node, h *Holder) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d/%d/%t", h.CPU, h.Memory, h.Ending)

@@ -17,6 +17,8 @@ type item struct {
 	since  int64
 	// effect is equal for items of which it does not matter which one is taken.
 	effect string
+	// devices is how many devices that are requested it frees at most.
+	devices int
 }
 
 // search finds the smallest sets of items.
@@ -43,9 +45,38 @@ func (s *search) smallest(w *world, n *Node, items []item) ([]item, bool) {
 			best = without
 		}
 	}
-	t := &tree{search: s, w: w, n: n, items: items, best: best, weight: weightOf(best)}
+	t := &tree{search: s, w: w, n: n, items: items, best: best, weight: weightOf(best), stop: 0}
+	if t.proven = t.weight <= w.atLeast(n, items); t.proven {
+		t.stop = max(0, s.left-ties)
+	}
 	t.grow(nil, 0, 0)
 	return t.best, true
+}
+
+// ties is how many states are looked at on a node for a better set of a weight that is known to be the smallest.
+const ties = 50
+
+// atLeast returns a weight below which no set of items frees enough devices: as many of the lightest items as free enough when they are
+// those with most devices.
+func (w *world) atLeast(n *Node, items []item) int {
+	need := 0
+	demands := w.demands()
+	if len(demands) == 1 {
+		need = int(demands[0].want - n.stock(&demands[0]).free)
+	}
+	var devices, weights []int
+	for i := range items {
+		devices = append(devices, items[i].devices)
+		weights = append(weights, items[i].weight)
+	}
+	slices.Sort(devices)
+	slices.Sort(weights)
+	sum := 0
+	for i := 0; need > 0 && i < len(devices); i++ {
+		need -= devices[len(devices)-1-i]
+		sum += weights[i]
+	}
+	return sum
 }
 
 // fits asks whether the pod fits on a node after some items.
@@ -67,18 +98,25 @@ type tree struct {
 	items  []item
 	best   []item
 	weight int
+	// proven is true when no set has a smaller weight than the best; stop is what is left when the search for an equal one ends.
+	proven bool
+	stop   int
 }
 
-// grow adds each of the items from a position on. Of items with equal effects only the cheaper one is tried, unless it is in the set already.
+// grow adds each of the items from a position on. Of items with equal effects only the cheaper one is tried, unless it is in the set
+// already.
 func (t *tree) grow(set []item, from, weight int) {
 	for i := from; i < len(t.items); i++ {
 		one := t.items[i]
-		if t.left <= 0 {
-			t.limited = true
+		if t.left <= t.stop {
+			t.limited = t.limited || !t.proven
 			return
 		}
 		if weight+one.weight > t.weight || t.skips(set, i) {
 			continue
+		}
+		if !t.fits(t.w, t.n, slices.Concat(set, t.items[i:])) {
+			return // Not even all that is left is enough.
 		}
 		next := append(slices.Clone(set), one)
 		if !t.fits(t.w, t.n, next) {
@@ -138,6 +176,11 @@ func (w *world) items(n *Node, repairs bool) []item {
 		one := item{since: h.Since, act: Act{Kind: EndPod, Pod: h.Name, Node: n.Name, Ending: h.Ending, Owner: h.Owner, Priority: h.Priority}}
 		one.weight = one.act.weight()
 		one.effect = w.effect(n, h)
+		for _, d := range h.Devices {
+			if d.Entry >= 0 && d.Entry < len(n.GPUs) && w.requestsOf(n.GPUs[d.Entry].Resource) {
+				one.devices += d.Count
+			}
+		}
 		list = append(list, one)
 	}
 	if !repairs {
@@ -153,9 +196,20 @@ func (w *world) items(n *Node, repairs bool) []item {
 		one := item{act: Act{Kind: RepairGPU, Node: n.Name, GPU: int(g.Physical), Key: g.Resource}}
 		one.weight = one.act.weight()
 		one.effect = one.act.Node + string(rune('A'+g.Physical))
+		one.devices = n.devicesOn(g.Physical)
 		list = append(list, one)
 	}
 	return list
+}
+
+// devicesOn returns how many devices a physical GPU has in all.
+func (n *Node) devicesOn(physical uint8) (count int) {
+	for i := range n.GPUs {
+		if g := &n.GPUs[i]; g.Physical == physical && g.Unit > 0 {
+			count += int(sizeOf(g) / g.Unit)
+		}
+	}
+	return count
 }
 
 func (w *world) requestsOf(resource string) bool {

@@ -160,8 +160,8 @@ func lightest(w *world, all []Act) int {
 	return best
 }
 
-// TestSmallestChange compares the proposals with all sets of changes: the first one has the smallest weight, each one makes the pod fit, and
-// there is none only when no set helps.
+// TestSmallestChange compares the proposals with all sets of changes: the first one has the smallest weight, each one makes the pod fit,
+// and there is none only when no set helps.
 func TestSmallestChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
