@@ -143,19 +143,10 @@ func (w *world) apply(a *Act) {
 		w.requests, w.most = w.requestGPUs(a.Count), min(w.most, a.Count)
 	case RequestCPU, RequestMemory:
 		w.requests = requestPlain(w.requests, a)
-	case RequestResource:
+	case RequestResource, AcceptModel:
 		w.requests = slices.Clone(w.requests)
 		for i := range w.requests {
-			if w.requests[i].GPUs > 0 && w.requests[i].Resource != a.Key {
-				w.requests[i].Resource = a.Key
-			}
-		}
-	case AcceptModel:
-		w.requests = slices.Clone(w.requests)
-		for i := range w.requests {
-			if s := &w.requests[i]; s.GPUs > 0 && s.Models != (fleet.ModelSet{}) {
-				s.Models = fleet.ParseModels(s.Models.String() + "|" + a.Key)
-			}
+			requestOther(&w.requests[i], a)
 		}
 	case RelaxClaim:
 		w.relaxed = append(slices.Clone(w.relaxed), a.Key)
@@ -167,6 +158,17 @@ func (w *world) apply(a *Act) {
 		}
 	default:
 		w.applyToNodes(a)
+	}
+}
+
+// requestOther changes the resource or the models of a request.
+func requestOther(s *fleet.Shape, a *Act) {
+	switch {
+	case s.GPUs == 0:
+	case a.Kind == RequestResource:
+		s.Resource = a.Key
+	case s.Models != (fleet.ModelSet{}):
+		s.Models = fleet.ParseModels(s.Models.String() + "|" + a.Key)
 	}
 }
 

@@ -39,7 +39,7 @@ func (s *search) smallest(w *world, n *Node, items []item) ([]item, bool) {
 	slices.SortStableFunc(items, compareItems)
 	// Without the most expensive ones first: what is left cannot do without any of its items.
 	best := slices.Clone(items)
-	for i := len(best) - 1; i >= 0; i-- {
+	for i := range slices.Backward(items) {
 		without := slices.Delete(slices.Clone(best), i, i+1)
 		if s.fits(w, n, without) {
 			best = without

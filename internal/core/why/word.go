@@ -80,16 +80,6 @@ func (a *Act) clause() string {
 		return "it did not require " + a.Key
 	case AcceptModel:
 		return "it accepted the model " + a.Key
-	case Uncordon:
-		return a.Node + " was uncordoned"
-	case MakeReady:
-		return a.Node + " was ready"
-	case Validate:
-		return "the GPUs of " + a.Node + " were validated"
-	case StartAgent:
-		return "the agent of " + a.Node + " ran"
-	case RepairNode:
-		return "the GPUs of " + a.Node + " were healthy"
 	case RepairGPU:
 		return fmt.Sprintf("GPU %d of %s was healthy", a.GPU, a.Node)
 	case RequestGPUs:
@@ -108,6 +98,23 @@ func (a *Act) clause() string {
 		return "there was a node with " + a.Key
 	case AddNode:
 		return fmt.Sprintf("there was one more node like %s (%s)", a.Node, a.Key)
+	}
+	return a.nodeClause()
+}
+
+// nodeClause is the clause about a node that accepts pods again.
+func (a *Act) nodeClause() string {
+	switch a.Kind {
+	case Uncordon:
+		return a.Node + " was uncordoned"
+	case MakeReady:
+		return a.Node + " was ready"
+	case Validate:
+		return "the GPUs of " + a.Node + " were validated"
+	case StartAgent:
+		return "the agent of " + a.Node + " ran"
+	case RepairNode:
+		return "the GPUs of " + a.Node + " were healthy"
 	}
 	return string(a.Kind)
 }
