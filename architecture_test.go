@@ -61,6 +61,7 @@ var rules = []rule{
 	{packages: "internal/core/gpu", berth: none},
 	{packages: "internal/core/fleet", berth: []string{"internal/core/placement", "internal/core/placement/shared"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/fleet/firstfit", berth: none, never: []string{"os", "net", "time"}},
+	{packages: "internal/core/why", berth: []string{"internal/core/fleet", "internal/core/spelling"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/gate", berth: none},
 	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/nodeop", berth: none},
@@ -156,6 +157,7 @@ var rules = []rule{
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/drafleet", berth: []string{"internal/core/fleet/firstfit"}, never: []string{"os", "net", "k8s.io/client-go/", "k8s.io/dynamic-resource-allocation/structured"}},
 	{packages: "internal/cluster/fleetview", berth: []string{"api/", "internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/cluster/whyview", berth: []string{"api/", "internal/core/", "internal/cluster/fleetview"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/", "github.com/go-logr/logr"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/scheduler/", berth: []string{"api/", "internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/"}, never: []string{"os", "k8s.io/dynamic-resource-allocation/structured", "k8s.io/kubernetes/"}},
 	{packages: "internal/cluster/scheduler/claims", berth: []string{"internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/model"}},
 	{packages: "internal/cluster/scheduler/gpunodes", berth: []string{"api/", "internal/cluster/fleetview"}},

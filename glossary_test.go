@@ -50,6 +50,8 @@ var plainPackages = []string{
 	"internal/cluster/whatif",
 	"internal/core",
 	"internal/core/fleet",
+	"internal/core/why",
+	"internal/cluster/whyview",
 	"internal/core/gate",
 	"internal/core/gpu",
 	"internal/core/health",

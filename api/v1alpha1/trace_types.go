@@ -72,7 +72,9 @@ type TracePod struct {
 	Sources   []TraceSource `json:"sources"`
 	// Waiting are the reasons why a pod that does not run waits: conditions, what containers
 	// wait for, and the latest events.
-	Waiting    []TraceFact      `json:"waiting,omitempty"`
+	Waiting []TraceFact `json:"waiting,omitempty"`
+	// Why is the dominant reason why a pod waits for a node, as berth why gives it.
+	Why        string           `json:"why,omitempty"`
 	Containers []TraceContainer `json:"containers"`
 }
 

@@ -1,5 +1,5 @@
-// Package cli is the berth command: trace, gpus, topo, top, mig, classes, quota, status, fit, doctor, reset, uninstall, version, and the
-// simulator's commands.
+// Package cli is the berth command: trace, gpus, topo, top, mig, classes, quota, status, fit, why, doctor, reset, uninstall, version, and
+// the simulator's commands.
 //
 // It guarantees its exit codes (0 success; 1 sources disagree, something was not found, was refused or has a problem; 2
 // wrong usage, or mig, fit or doctor could not determine the result), that all output is in a fixed order, that -o json and

@@ -61,6 +61,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
   berth status                              what each node with GPUs waits for
   berth doctor                              the problems of this node with their fixes
   berth fit -f claim.yaml                   whether a claim or pod would get its devices now
+  berth why train-0                         why a pod waits, and what would help
   berth reset 3                             reset a GPU of this node
   berth replay --nodes n.csv --pods p.csv   how much of the GPUs a trace would get allocated
   berth mig plan node-0 all-balanced        what a MIG layout would change
@@ -77,7 +78,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	root.SetErr(deps.Err)
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newReplayCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), newUninstallCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newWhyCommand(deps), newReplayCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), newUninstallCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
 	usage.Prepare(root)
 	return root
 }

@@ -63,6 +63,9 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 				return err
 			}
 			object := traceObject(found)
+			if api, _ := from.api(); api != nil {
+				addWhy(cmd.Context(), api.Client, object, time.Now())
+			}
 			if err := out.print(deps.Out, object, func(w io.Writer) error { return traceTable(w, object) }); err != nil {
 				return err
 			}

@@ -46,7 +46,10 @@ func traceTable(w io.Writer, t *v1alpha1.Trace) error {
 	if err := term.Tree(w, roots); err != nil {
 		return err
 	}
-	return notReadTable(w, t.NotRead)
+	if err := notReadTable(w, t.NotRead); err != nil {
+		return err
+	}
+	return whyLines(w, t)
 }
 
 func notReadTable(w io.Writer, list []v1alpha1.TraceNotRead) error {

@@ -23,8 +23,8 @@ import (
 const (
 	// maxExpressions bounds the compiled expressions that are kept.
 	maxExpressions = 1024
-	// maxSteps bounds a prediction: some 2 ms. What needs more is scored by counts.
-	maxSteps = 100_000
+	// maxSteps bounds a prediction for a node. What needs more is scored by counts.
+	maxSteps = firstfit.DefaultSteps
 	// partStep is what a node loses for each whole GPU of which a pod takes a part, and baseStep what it begins with.
 	partStep, baseStep = 10, 60
 )

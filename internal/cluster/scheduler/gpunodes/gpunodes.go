@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
@@ -44,6 +45,7 @@ type Follower struct {
 	reader   *fleetview.Reader
 	informer cache.SharedIndexInformer
 	missing  atomic.Bool
+	last     atomic.Pointer[string]
 }
 
 // item is what the informer keeps of a GPUNode.
@@ -73,8 +75,21 @@ func New(deps Deps) (*Follower, error) {
 	return f, nil
 }
 
-// Run follows the GPUNodes until the context ends.
-func (f *Follower) Run(ctx context.Context) { f.informer.RunWithContext(ctx) }
+// Run follows the GPUNodes until the context ends. It begins as soon as the API server serves them: an informer would ask less and less
+// often for what is not defined yet.
+func (f *Follower) Run(ctx context.Context) {
+	wait.Until(func() {
+		_, err := f.deps.Client.Resource(v1alpha1.GPUNodes()).List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil {
+			f.failed(ctx, nil, err)
+			return
+		}
+		f.informer.RunWithContext(ctx)
+	}, askAgain, ctx.Done())
+}
+
+// askAgain is the time between two questions whether GPUNodes are served.
+const askAgain = time.Second
 
 // Wait waits until all GPUNodes were read once, the cluster is known to have none, or the time is over; it returns false then.
 func (f *Follower) Wait(ctx context.Context, most time.Duration) bool {
@@ -117,7 +132,10 @@ func (f *Follower) failed(_ context.Context, _ *cache.Reflector, err error) {
 		}
 		return
 	}
-	f.deps.Log.Warn("cannot follow GPUNodes, what was read last stays in use", "error", err)
+	text := err.Error()
+	if before := f.last.Swap(&text); before == nil || *before != text {
+		f.deps.Log.Warn("cannot follow GPUNodes, what was read last stays in use", "error", err)
+	}
 }
 
 func (f *Follower) set(object any) {

@@ -61,7 +61,8 @@ func Serve(dir string, port int) error {
 	return server.Execute()
 }
 
-// startEtcd starts etcd on ports that the kernel chooses. Nothing of it has to survive the machine, so that it does not wait for the disk.
+// startEtcd starts etcd on ports that the kernel chooses. Nothing of it has to survive the machine, so that it does not wait for the
+// disk.
 func startEtcd(dir string) (*embed.Etcd, error) {
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config := embed.NewConfig()

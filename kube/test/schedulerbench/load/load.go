@@ -1,5 +1,5 @@
-// Package load makes the pods of a benchmark: how many GPUs each asks for, and in which order they are created. It guarantees that the same
-// seed gives the same pods, and that each pod fits on some node at its turn wherever the scheduler has put the pods before it, so
+// Package load makes the pods of a benchmark: how many GPUs each asks for, and in which order they are created. It guarantees that the
+// same seed gives the same pods, and that each pod fits on some node at its turn wherever the scheduler has put the pods before it, so
 // that two schedulers bind the same pods. It works on plain values and must not import anything of Kubernetes.
 package load
 

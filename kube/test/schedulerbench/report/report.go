@@ -25,7 +25,8 @@ type Run struct {
 	// Seconds are from the first bind to the last.
 	Seconds       float64 `json:"seconds"`
 	PodsPerSecond float64 `json:"podsPerSecond"`
-	// CPUSeconds are those of the scheduler's process from its start to the last bind, and PeakBytes its largest resident set in that time.
+	// CPUSeconds are those of the scheduler's process from its start to the last bind, and PeakBytes its largest resident set in that
+	// time.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	PeakBytes  int64   `json:"peakBytes"`
 	// Reused is how many pods got a node from the scores of the pod before (the scheduler's batching).

@@ -118,7 +118,8 @@ func measure(ctx context.Context, progress watchbinds.Progress, process *schedul
 	return r, nil
 }
 
-// waitBound waits until all pods are bound. It fails when the scheduler ends, when no pod was bound for a while, and when a bind was wrong.
+// waitBound waits until all pods are bound. It fails when the scheduler ends, when no pod was bound for a while, and when a bind was
+// wrong.
 func (s Setup) waitBound(ctx context.Context, name string, pods int, watch *watchbinds.Watch, process *scheduler.Scheduler) (watchbinds.Progress, error) {
 	line := time.NewTicker(sayEvery)
 	defer line.Stop()

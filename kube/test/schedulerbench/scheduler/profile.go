@@ -20,8 +20,8 @@ const (
 	window = 3 * time.Second
 )
 
-// CPUProfile says on what a scheduler has spent its CPU time, from the samples of Go's profiler (100 per second of CPU time), added up over
-// threads. The collector's own work is in All only.
+// CPUProfile says on what a scheduler has spent its CPU time, from the samples of Go's profiler (100 per second of CPU time), added up
+// over threads. The collector's own work is in All only.
 type CPUProfile struct {
 	// All are all samples.
 	All time.Duration

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+)
+
+// updateWhy writes the expected output of the situations again.
+var updateWhy = flag.Bool("update-why", false, "write the golden files of testdata/why again")
+
+// situation is a file of testdata/why: the objects of a cluster, and what is asked.
+type situation struct {
+	args    []string
+	forbid  string
+	objects []*unstructured.Unstructured
+}
+
+func readSituation(t testing.TB, path string) situation {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s situation
+	for i, document := range strings.Split(string(data), "\n---\n") {
+		for line := range strings.Lines(document) {
+			if args, ok := strings.CutPrefix(line, "# args: "); ok {
+				s.args = strings.Fields(args)
+			}
+			if kind, ok := strings.CutPrefix(line, "# forbid: "); ok {
+				s.forbid = strings.TrimSpace(kind)
+			}
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+			t.Fatalf("%s: document %d: %v", path, i, err)
+		}
+		s.objects = append(s.objects, object)
+	}
+	return s
+}
+
+// change changes the pods of a situation.
+func (s *situation) change(pod func(map[string]any)) {
+	for _, object := range s.objects {
+		if object.GetKind() == kindPodOnly {
+			pod(object.Object)
+		}
+	}
+}
+
+// listKinds are the kinds that the commands list.
+func listKinds() map[schema.GroupVersionResource]string {
+	kinds := map[schema.GroupVersionResource]string{}
+	for _, text := range []string{
+		"/v1/nodes/Node", "/v1/pods/Pod", "/v1/events/Event", "/v1/resourcequotas/ResourceQuota", "berth.dev/v1alpha1/gpunodes/GPUNode", "batch/v1/jobs/Job",
+		"apps/v1/replicasets/ReplicaSet", "resource.k8s.io/v1/resourceclaims/ResourceClaim", "resource.k8s.io/v1/resourceslices/ResourceSlice",
+		"resource.k8s.io/v1/deviceclasses/DeviceClass", "resource.k8s.io/v1/devicetaintrules/DeviceTaintRule", "resource.k8s.io/v1/resourceclaimtemplates/ResourceClaimTemplate",
+	} {
+		part := strings.Split(text, "/")
+		kinds[schema.GroupVersionResource{Group: part[0], Version: part[1], Resource: part[2]}] = part[3] + "List"
+	}
+	return kinds
+}
+
+func (s *situation) client() *fake.FakeDynamicClient {
+	var objects []runtime.Object
+	for _, object := range s.objects {
+		objects = append(objects, object.DeepCopy())
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), listKinds(), objects...)
+	client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetResource().Resource != s.forbid || action.GetNamespace() != "" {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New(`User "ada" cannot list resource`))
+	})
+	return client
+}
+
+// ask runs the command's question.
+func (s *situation) ask(t testing.TB) string {
+	t.Helper()
+	var q whyQuestion
+	flags := pflag.NewFlagSet("why", pflag.ContinueOnError)
+	namespace := flags.StringP("namespace", "n", "default", "")
+	flags.StringArrayVar(&q.ifGone, "if-gone", nil, "")
+	flags.IntVar(&q.gpus, "gpus", 0, "")
+	if err := flags.Parse(s.args); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.parse(flags.Arg(0), func() string { return *namespace }, flags.Changed("gpus")); err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	answer, err := explainWhy(t.Context(), s.client(), q, time.Date(2026, 11, 24, 6, 0, 0, 0, time.UTC))
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	var out bytes.Buffer
+	if err := whyText(&out, answer); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s\n\n%s", answer.Code, out.String())
+}
+
+// withoutMessage removes what a scheduler has said from the output.
+func withoutMessage(text string) string {
+	lines := strings.SplitAfter(text, "\n")
+	lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "note: The scheduler says: ") })
+	return strings.TrimRight(strings.Join(lines, ""), "\n") + "\n"
+}
+
+func situations(t testing.TB) []string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/why/*.yaml")
+	if err != nil || len(files) < 25 {
+		t.Fatalf("%d situations, %v; want at least 25", len(files), err)
+	}
+	return files
+}
+
+// TestWhySituations compares the answers for the situations of testdata/why with the golden files: with the message of a scheduler, and the
+// same without it, when the conditions of all pods are empty, with Berth's scheduler and with the default one.
+func TestWhySituations(t *testing.T) {
+	for _, path := range situations(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			s := readSituation(t, path)
+			got, golden := s.ask(t), strings.TrimSuffix(path, ".yaml")+".golden"
+			if *updateWhy {
+				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("the answer has changed (-want +got; -update-why writes it again):\n%s", diff)
+			}
+			for _, scheduler := range []string{"default-scheduler", "berth-scheduler"} {
+				s := readSituation(t, path)
+				s.change(func(pod map[string]any) {
+					_ = unstructured.SetNestedField(pod, scheduler, "spec", "schedulerName")
+					unstructured.RemoveNestedField(pod, "status", "conditions")
+				})
+				bare, expected := withoutMessage(s.ask(t)), withoutMessage(string(want))
+				if scheduler != "default-scheduler" {
+					expected = strings.ReplaceAll(expected, "the scheduler default-scheduler has", "the scheduler "+scheduler+" has")
+				}
+				if diff := cmp.Diff(expected, bare); diff != "" {
+					t.Errorf("%s, without conditions (-want +got):\n%s", scheduler, diff)
+				}
+			}
+		})
+	}
+}

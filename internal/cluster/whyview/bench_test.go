@@ -1,0 +1,79 @@
+package whyview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/why"
+)
+
+func quantities(cpu, memory, gpus string) corev1.ResourceList {
+	return corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory), "nvidia.com/gpu": resource.MustParse(gpus), "pods": resource.MustParse("110")}
+}
+
+func podOf(name, node, gpus string) corev1.Pod {
+	list := quantities("4", "16Gi", gpus)
+	delete(list, "pods")
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Limits: list, Requests: list}}}},
+	}
+}
+
+// fullCluster has nodes of 8 GPUs, of which pods have all but one.
+func fullCluster(nodes int) *Objects {
+	o := &Objects{Now: time.Unix(1_800_000_000, 0)}
+	for i := range nodes {
+		name := fmt.Sprintf("node-%03d", i)
+		o.Nodes = append(o.Nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"nvidia.com/gpu.product": "A100"}},
+			Status:     corev1.NodeStatus{Allocatable: quantities("96", "1Ti", "8")},
+		})
+		g := v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for k := range 8 {
+			d := v1alpha1.GPUDevice{UUID: fmt.Sprintf("GPU-%d-%d", i, k), Index: k, Health: v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu"}}
+			if k < 7 {
+				pod := podOf(fmt.Sprintf("p-%d-%d", i, k), name, "1")
+				o.Pods = append(o.Pods, pod)
+				d.Holders = []v1alpha1.Holder{{Kind: "Pod", PodUID: string(pod.UID)}}
+			}
+			g.Status.Devices = append(g.Status.Devices, d)
+			row := slices.Repeat([]string{"NV12"}, 8)
+			row[k] = "X"
+			g.Status.Topology = append(g.Status.Topology, strings.Join(row, " "))
+		}
+		o.GPUNodes = append(o.GPUNodes, g)
+	}
+	return o
+}
+
+// BenchmarkWhy measures the answer about a pod from the decoded objects of 500 nodes and 3,500 pods.
+func BenchmarkWhy(b *testing.B) {
+	o, pod := fullCluster(500), podOf("waits", "", "4")
+	for b.Loop() {
+		if answer := why.Explain(Build(o, &pod, nil)); answer.Code != why.Scattered || len(answer.Changes) < 3 {
+			b.Fatalf("%+v", answer)
+		}
+	}
+}
+
+// TestOrder checks that the order of the objects changes nothing.
+func TestOrder(t *testing.T) {
+	o, pod := fullCluster(3), podOf("waits", "", "4")
+	want := fmt.Sprintf("%+v", why.Explain(Build(o, &pod, nil)))
+	slices.Reverse(o.Nodes)
+	slices.Reverse(o.Pods)
+	slices.Reverse(o.GPUNodes)
+	if got := fmt.Sprintf("%+v", why.Explain(Build(o, &pod, nil))); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
