@@ -14,6 +14,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	st "k8s.io/kubernetes/pkg/scheduler/testing"
+
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 )
 
 const driver, class = "gpu.berth.dev", "gpu.berth.dev"
@@ -100,7 +102,7 @@ func (d *fakeDRA) holdings(f *fakeNodes) {
 		if c.Status.Allocation == nil {
 			continue
 		}
-		h := Holding{}
+		h := fleetview.Held{}
 		for _, r := range c.Status.Allocation.Devices.Results {
 			i, err := strconv.Atoi(r.Device[len("gpu-"):])
 			if err == nil {
@@ -108,7 +110,7 @@ func (d *fakeDRA) holdings(f *fakeNodes) {
 			}
 		}
 		for _, consumer := range c.Status.ReservedFor {
-			h.Pods = append(h.Pods, consumer.UID)
+			h.Pods = append(h.Pods, string(consumer.UID))
 		}
 		if n := f.nodes[c.Status.Allocation.Devices.Results[0].Pool]; n != nil {
 			f.hold(n, h)

@@ -15,7 +15,6 @@ import (
 	policy "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	clientsetfake "k8s.io/client-go/kubernetes/fake"
@@ -38,6 +37,7 @@ import (
 	st "k8s.io/kubernetes/pkg/scheduler/testing"
 	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement/shared"
@@ -53,9 +53,6 @@ const (
 	// held is the annotation of a test's pod with the GPUs that it has, such as "0,1".
 	held = "test/held"
 )
-
-// claimed is the resource of devices that are requested through claims, as the fake nodes have it.
-const claimed = "resource.k8s.io/claim"
 
 // cluster is what a test's plugin sees.
 type cluster struct {
@@ -114,13 +111,12 @@ func topology(t testing.TB, count int) *shared.Topology {
 // fakeNodes describes the nodes of a cluster by the annotations of its pods, and by its claims.
 type fakeNodes struct {
 	nodes    map[string]*fleet.Node
-	holdings map[string][]Holding
-	dra      *fakeDRA
+	holdings map[string][]fleetview.Held
 }
 
 func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 	t.Helper()
-	f := &fakeNodes{nodes: map[string]*fleet.Node{}, holdings: map[string][]Holding{}, dra: c.dra}
+	f := &fakeNodes{nodes: map[string]*fleet.Node{}, holdings: map[string][]fleetview.Held{}}
 	for _, n := range c.nodes {
 		if slices.Contains(c.unknown, n.Name) {
 			continue
@@ -128,7 +124,7 @@ func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 		quantity := n.Status.Allocatable[gpus]
 		count, resource := int(quantity.Value()), gpus
 		if c.dra != nil {
-			count, resource = c.dra.perNode, claimed
+			count, resource = c.dra.perNode, fleetview.ResourceOfClaims
 		}
 		made := fleet.Empty(n.Name, "H100", n.Status.Allocatable.Cpu().MilliValue(), n.Status.Allocatable.Memory().Value()>>20, count)
 		if count > 1 {
@@ -147,7 +143,7 @@ func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 		requests := helpers.PodRequests(p, helpers.PodResourcesOptions{})
 		n.FreeCPU, n.FreeMemory = n.FreeCPU-requests.Cpu().MilliValue(), n.FreeMemory-requests.Memory().Value()>>20
 		if set := heldBy(p); set != 0 {
-			f.hold(n, Holding{Pods: []types.UID{p.UID}, GPUs: set})
+			f.hold(n, fleetview.Held{Pods: []string{string(p.UID)}, GPUs: set})
 		}
 	}
 	if c.dra != nil {
@@ -156,7 +152,7 @@ func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 	return f
 }
 
-func (f *fakeNodes) hold(n *fleet.Node, h Holding) {
+func (f *fakeNodes) hold(n *fleet.Node, h fleetview.Held) {
 	for i := range h.GPUs.All() {
 		n.GPUs[i].Free = 0
 	}
@@ -179,15 +175,10 @@ func (f *fakeNodes) Requests(p *v1.Pod) []fleet.Shape {
 	if count := requests[gpus]; count.Value() > 0 {
 		shape.Resource, shape.GPUs = gpus, int32(count.Value())
 	}
-	for _, c := range p.Spec.ResourceClaims {
-		if claim, err := f.dra.Get(p.Namespace, *c.ResourceClaimName); err == nil {
-			shape.Resource, shape.GPUs = claimed, int32(claim.Spec.Devices.Requests[0].Exactly.Count)
-		}
-	}
 	return []fleet.Shape{shape}
 }
 
-func (f *fakeNodes) Node(name string) (*fleet.Node, []Holding, bool) {
+func (f *fakeNodes) Node(name string) (*fleet.Node, []fleetview.Held, bool) {
 	n := f.nodes[name]
 	return n, f.holdings[name], n != nil
 }
