@@ -124,8 +124,8 @@ func (p *Plugin) claimed(pod *v1.Pod) (count int64, pending bool) {
 	return count, pending
 }
 
-// devicesOf returns how many devices a claim requests: for a request that several kinds of devices can meet as many as the first kind, for all
-// devices of a node at least one.
+// devicesOf returns how many devices a claim requests: for a request that several kinds of devices can meet as many as the first kind, for
+// all devices of a node at least one.
 func devicesOf(claim *resourceapi.ResourceClaim) int64 {
 	count := int64(0)
 	for i := range claim.Spec.Devices.Requests {

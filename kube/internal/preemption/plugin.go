@@ -130,8 +130,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return result, status
 }
 
-// requests returns what a pod requests, with a shape for the devices of its claims that are not allocated, and whether there are such claims.
-// Whether these devices are GPUs is not known here; the filter and the allocator decide on what is chosen.
+// requests returns what a pod requests, with a shape for the devices of its claims that are not allocated, and whether there are such
+// claims. Whether these devices are GPUs is not known here; the filter and the allocator decide on what is chosen.
 func (p *Plugin) requests(pod *v1.Pod) ([]fleet.Shape, bool) {
 	requests := p.nodes.Requests(pod)
 	claimed, pending := p.claimed(pod)
