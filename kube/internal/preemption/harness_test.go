@@ -38,6 +38,7 @@ import (
 	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement/shared"
@@ -63,6 +64,8 @@ type cluster struct {
 	// unknown are the nodes of which the fake says nothing.
 	unknown []string
 	async   bool
+	// placement is the factory of the plugin BerthPlacement, which filters too, if it is set.
+	placement *placement.Factory
 	// deleting is called for each deletion of a pod, if it is set.
 	deleting func()
 }
@@ -274,6 +277,9 @@ func (c *cluster) scheduler(t testing.TB) *scheduler {
 		plugins = append(plugins, tf.RegisterPluginAsExtensions(dynamicresources.Name, frameworkruntime.FactoryAdapter(c.features(), dynamicresources.New), "Filter", "PreFilter"))
 		options = append(options, frameworkruntime.WithSharedDRAManager(c.dra))
 	}
+	if c.placement != nil {
+		plugins = append(plugins, tf.RegisterPluginAsExtensions(placement.Name, c.placement.New, "PreFilter", "Filter"))
+	}
 	made, err := tf.NewFramework(ctx, plugins, "", options...)
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +291,11 @@ func (c *cluster) scheduler(t testing.TB) *scheduler {
 func (c *cluster) berth(t testing.TB, s *scheduler) *Plugin {
 	t.Helper()
 	nodes := newFakeNodes(t, c)
-	made, err := newPlugin(s.ctx, Deps{Nodes: func(fwk.Handle) (Nodes, error) { return nodes, nil }}, nil, s, c.features())
+	deps := Deps{Nodes: func(fwk.Handle) (Nodes, error) { return nodes, nil }}
+	if c.placement != nil {
+		deps = FromViews(c.placement)
+	}
+	made, err := newPlugin(s.ctx, deps, nil, s, c.features())
 	if err != nil {
 		t.Fatal(err)
 	}
