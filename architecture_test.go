@@ -54,6 +54,7 @@ var rules = []rule{
 	{packages: "hack/images/publish", berth: []string{"hack/images/image", "hack/images/sbom"}},
 	{packages: "hack/images/sbom", berth: none},
 	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
+	{packages: "kube/internal/preemption", berth: []string{"internal/cluster/fleetview", "internal/core/"}, never: []string{"os", "net"}},
 	{packages: "kube/test/stock-plugin", berth: none, others: []string{"github.com/fsnotify/", "google.golang.org/grpc", "k8s.io/kubelet/"}},
 	{packages: "kube/test/berth-agent-stub", berth: []string{"internal/hardware", "internal/hardware/stub", "internal/node/agent/command"}, others: none},
 

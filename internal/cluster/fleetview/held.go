@@ -1,50 +1,55 @@
 package fleetview
 
-import (
-	"slices"
+import "github.com/berth-gpu/berth/internal/core/fleet"
 
-	"github.com/berth-gpu/berth/internal/core/fleet"
-)
+// Held is devices of a node that are free once each of some pods has ended: one pod has the devices of a device plugin, several can share
+// those of a claim.
+type Held struct {
+	// Pods are their UIDs, at least one.
+	Pods []string
+	// GPUs are entries of the node. One device of each is free then.
+	GPUs fleet.GPUSet
+	// Traffic is what the pods say that they need much of.
+	Traffic fleet.Traffic
+}
 
-// Held is how many devices of an entry of a node a pod has.
-type Held struct{ Entry, Devices int }
-
-// Held returns what a pod has that was given to Build, by the position of the entry: as the GPUNode reports it, or as it was predicted.
-func (v *View) Held(uid string) []Held {
-	counts := map[int]int{}
+// Held lists what pods of the node hold, first what the GPUNode reports, then what was predicted. What something else holds, such as
+// maintenance, or a claim whose pods have ended, is not part of it: the end of no pod makes it free.
+func (v *View) Held() []Held {
+	traffic := map[string]fleet.Traffic{}
+	for i := range v.pods {
+		sum := fleet.Traffic(0)
+		for k := range v.pods[i].Requests {
+			sum |= v.pods[i].Requests[k].Traffic
+		}
+		traffic[v.pods[i].UID] = sum
+	}
+	list, reported := []Held(nil), map[string]int{}
 	if v.hardware != nil && !v.Counted {
 		for i := range v.hardware.entries {
 			for _, h := range v.hardware.entries[i].holders {
-				if slices.Contains(h.pods, uid) {
-					counts[i]++
+				made := Held{GPUs: fleet.GPUSet(0).With(i)}
+				for _, uid := range h.pods {
+					if sum, alive := traffic[uid]; alive {
+						made.Pods = append(made.Pods, uid)
+						made.Traffic |= sum
+						reported[uid] = 1
+					}
+				}
+				if len(made.Pods) > 0 {
+					list = append(list, made)
 				}
 			}
 		}
 	}
-	predicted := map[int]int{}
-	for _, gpus := range v.Holdings[uid].GPUs {
-		for i := range gpus.All() {
-			predicted[i]++
-		}
-	}
-	var list []Held
-	for i := range v.Node.GPUs {
-		if n := max(counts[i], predicted[i]); n > 0 {
-			list = append(list, Held{i, n})
-		}
-	}
-	return list
-}
-
-// Silent returns the entries which the GPUNode says are healthy, and which the Node does not offer because its agent does not run.
-func (v *View) Silent() []int {
-	if v.hardware == nil || v.Counted {
-		return nil
-	}
-	var list []int
-	for i := range v.Node.GPUs {
-		if v.Node.GPUs[i].State == fleet.Gone && i < len(v.hardware.entries) && v.hardware.entries[i].gpu.State <= fleet.Doubtful {
-			list = append(list, i)
+	for i := range v.pods {
+		uid := v.pods[i].UID
+		sets := v.Holdings[uid].GPUs
+		// The first set of a pod that is reported, in whole or in part, is what is reported.
+		for _, gpus := range sets[min(reported[uid], len(sets)):] {
+			if gpus != 0 {
+				list = append(list, Held{Pods: []string{uid}, GPUs: gpus, Traffic: traffic[uid]})
+			}
 		}
 	}
 	return list

@@ -57,11 +57,12 @@ type View struct {
 	Unpredictable string
 
 	hardware *Hardware
+	pods     []Pod
 }
 
 // Build returns the view of a node.
 func Build(in Input) View {
-	v := View{Holdings: map[string]Holding{}, hardware: in.Hardware}
+	v := View{Holdings: map[string]Holding{}, hardware: in.Hardware, pods: in.Pods}
 	v.Node = fleet.Node{
 		Name: in.Node.Name, Model: in.Node.Labels[ProductLabel], Spread: true,
 		CPU: bounded(in.Node.Status.Allocatable.Cpu().MilliValue()), Memory: bounded(in.Node.Status.Allocatable.Memory().Value() >> 20),

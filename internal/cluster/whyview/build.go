@@ -217,7 +217,7 @@ func (b *builder) node(n *corev1.Node) {
 			o := made.Others[name]
 			made.Others[name] = why.Other{All: o.All, Free: max(0, o.Free-amount)}
 		}
-		for _, held := range view.Held(string(p.UID)) {
+		for _, held := range view.HeldBy(string(p.UID)) {
 			h.Devices = append(h.Devices, why.Devices{Entry: held.Entry, Count: held.Devices})
 		}
 		b.in.Holders = append(b.in.Holders, h)

@@ -328,9 +328,14 @@ func (t *trial) fits() (Score, bool) {
 		if !fits(n, s) {
 			return 0, false
 		}
-		c := Choose(n, s)
-		worst = min(worst, compose(&c, linkRank(n, s, &c), 0))
-		n.take(s, c.GPUs)
+		for _, piece := range n.Pieces(*s) {
+			if !fits(n, &piece) {
+				return 0, false
+			}
+			c := Choose(n, &piece)
+			worst = min(worst, compose(&c, linkRank(n, &piece, &c), 0))
+			n.take(&piece, c.GPUs)
+		}
 	}
 	return worst, true
 }

@@ -196,7 +196,17 @@ func ended(p *Preemption, mask int) Node {
 func brute(p *Preemption) (best Plan, found bool) {
 	for mask := range 1 << len(p.Victims) {
 		n, score, fit := ended(p, mask), Score(math.MaxInt64), true
+		var single []Shape // the request for several replicas, too, is one for each
 		for _, s := range p.Requests {
+			for range max(1, s.GPUs) {
+				if s.Resource != "shared" {
+					single = append(single, s)
+					break
+				}
+				single = append(single, Shape{Resource: "shared", GPUs: 1})
+			}
+		}
+		for _, s := range single {
 			if Fit(&n, s).Lack != None {
 				fit = false
 				break
@@ -288,7 +298,7 @@ func anyPreemption(t *rapid.T, links *shared.Topology, plain bool) *Preemption {
 	}
 	p.Requests = []Shape{{Resource: gpuResource, GPUs: rapid.Int32Range(1, 4).Draw(t, "GPUs"), CPU: rapid.Int64Range(0, 6).Draw(t, "want") * 1000}}
 	if !plain && rapid.IntRange(0, 2).Draw(t, "more") == 0 {
-		p.Requests = append(p.Requests, Shape{Resource: "shared", GPUs: 1}, Shape{Resource: "shared", GPUs: 1})
+		p.Requests = append(p.Requests, Shape{Resource: "shared", GPUs: 1}, Shape{Resource: "shared", GPUs: rapid.Int32Range(1, 3).Draw(t, "replicas")})
 	}
 	return p
 }

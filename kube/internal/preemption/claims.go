@@ -18,6 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
 // claimsPlugin is the plugin that allocates ResourceClaims. Its filter knows nothing of victims: it refuses a node whose devices are
@@ -104,14 +106,37 @@ func ofPod(tracker fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.Resour
 	return claims, true
 }
 
-// pending tells whether a pod waits for the allocation of a claim.
-func (p *Plugin) pending(pod *v1.Pod) bool {
+// claimed returns how many devices the claims of a pod request that are not allocated, and whether there are such claims.
+func (p *Plugin) claimed(pod *v1.Pod) (count int64, pending bool) {
 	tracker := p.claims()
 	if tracker == nil || len(pod.Spec.ResourceClaims) == 0 {
-		return false
+		return 0, false
 	}
 	claims, ok := ofPod(tracker, pod)
-	return ok && slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
+	if !ok {
+		return 0, false
+	}
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			count, pending = count+devicesOf(claim), true
+		}
+	}
+	return count, pending
+}
+
+// devicesOf returns how many devices a claim requests: for a request that several kinds of devices can meet as many as the first kind, for
+// all devices of a node at least one.
+func devicesOf(claim *resourceapi.ResourceClaim) int64 {
+	count := int64(0)
+	for i := range claim.Spec.Devices.Requests {
+		switch r := &claim.Spec.Devices.Requests[i]; {
+		case r.Exactly != nil:
+			count += max(1, min(r.Exactly.Count, fleet.MaxGPUs))
+		case len(r.FirstAvailable) > 0:
+			count += max(1, min(r.FirstAvailable[0].Count, fleet.MaxGPUs))
+		}
+	}
+	return count
 }
 
 // claimsFit tells whether the claims of a pod can be allocated on a node without those that end with the victims. It cannot see what
@@ -179,7 +204,7 @@ func (p *Plugin) readDevices() (*devices, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices, err := manager.ResourceSlices().ListWithDeviceTaintRules()
+	offered, err := manager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +214,7 @@ func (p *Plugin) readDevices() (*devices, error) {
 			d.byPod[consumer.UID] = append(d.byPod[consumer.UID], claim)
 		}
 	}
-	for _, slice := range slices {
+	for _, slice := range offered {
 		name := ptr.Deref(slice.Spec.NodeName, "")
 		d.byNode[name] = append(d.byNode[name], slice)
 	}
@@ -215,8 +240,8 @@ func (p *Plugin) allocator(ctx context.Context, a *attempt, node string, victims
 			}
 		}
 	}
-	slices := slices.Concat(all.byNode[node], all.byNode[""])
-	return structured.NewAllocator(ctx, dynamicresources.AllocatorFeatures(p.features), without, p.handle.SharedDRAManager().DeviceClasses(), slices, p.cel)
+	offered := slices.Concat(all.byNode[node], all.byNode[""])
+	return structured.NewAllocator(ctx, dynamicresources.AllocatorFeatures(p.features), without, p.handle.SharedDRAManager().DeviceClasses(), offered, p.cel)
 }
 
 // endsWith tells whether a claim is reserved for these pods and nothing else.

@@ -9,5 +9,6 @@
 //     allocator of the scheduler without the claims that end with them. Without such a choice the in-tree one is used;
 //   - that equal clusters give equal choices, for up to 256 nodes on which pods could end.
 //
-// Which pods end is decided by internal/core/fleet. The package must not import any other part of Berth.
+// Which pods end is decided by internal/core/fleet. The package must not import any part of Berth but that and the values of
+// internal/cluster/fleetview.
 package preemption

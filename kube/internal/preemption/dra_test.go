@@ -14,6 +14,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	st "k8s.io/kubernetes/pkg/scheduler/testing"
+
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 )
 
 const driver, class = "gpu.berth.dev", "gpu.berth.dev"
@@ -100,7 +102,7 @@ func (d *fakeDRA) holdings(f *fakeNodes) {
 		if c.Status.Allocation == nil {
 			continue
 		}
-		h := Holding{}
+		h := fleetview.Held{}
 		for _, r := range c.Status.Allocation.Devices.Results {
 			i, err := strconv.Atoi(r.Device[len("gpu-"):])
 			if err == nil {
@@ -108,7 +110,7 @@ func (d *fakeDRA) holdings(f *fakeNodes) {
 			}
 		}
 		for _, consumer := range c.Status.ReservedFor {
-			h.Pods = append(h.Pods, consumer.UID)
+			h.Pods = append(h.Pods, string(consumer.UID))
 		}
 		if n := f.nodes[c.Status.Allocation.Devices.Results[0].Pool]; n != nil {
 			f.hold(n, h)
@@ -254,3 +256,26 @@ func TestReleasing(t *testing.T) {
 
 var _ Nodes = (*fakeNodes)(nil)
 var _ fwk.SharedDRAManager = (*fakeDRA)(nil)
+
+// TestEndsWith: a claim ends with pods only when it is reserved for these and nothing else.
+func TestEndsWith(t *testing.T) {
+	ended := sets.New[types.UID]("uid-a", "uid-b")
+	other := claim("other", "n", []string{"a"}, 0)
+	other.Status.ReservedFor[0].APIGroup, other.Status.ReservedFor[0].Resource = "scheduling.k8s.io", "podgroups"
+	tests := map[string]struct {
+		claim *resourceapi.ResourceClaim
+		want  bool
+	}{
+		"of one":                      {claim("c", "n", []string{"a"}, 0), true},
+		"of both":                     {claim("c", "n", []string{"a", "b"}, 0), true},
+		"of one that does not end":    {claim("c", "n", []string{"a", "high"}, 0), false},
+		"of something that is no pod": {other, false},
+		"of nothing":                  {claim("c", "n", nil, 0), false},
+		"not allocated":               {wanted("c", 1, false), false},
+	}
+	for name, test := range tests {
+		if got := endsWith(test.claim, ended); got != test.want {
+			t.Errorf("%s: %v; want %v", name, got, test.want)
+		}
+	}
+}

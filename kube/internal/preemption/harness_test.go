@@ -15,7 +15,6 @@ import (
 	policy "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	clientsetfake "k8s.io/client-go/kubernetes/fake"
@@ -38,6 +37,8 @@ import (
 	st "k8s.io/kubernetes/pkg/scheduler/testing"
 	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement/shared"
@@ -54,9 +55,6 @@ const (
 	held = "test/held"
 )
 
-// claimed is the resource of devices that are requested through claims, as the fake nodes have it.
-const claimed = "resource.k8s.io/claim"
-
 // cluster is what a test's plugin sees.
 type cluster struct {
 	nodes   []*v1.Node
@@ -66,6 +64,8 @@ type cluster struct {
 	// unknown are the nodes of which the fake says nothing.
 	unknown []string
 	async   bool
+	// placement is the factory of the plugin BerthPlacement, which filters too, if it is set.
+	placement *placement.Factory
 	// deleting is called for each deletion of a pod, if it is set.
 	deleting func()
 }
@@ -114,13 +114,12 @@ func topology(t testing.TB, count int) *shared.Topology {
 // fakeNodes describes the nodes of a cluster by the annotations of its pods, and by its claims.
 type fakeNodes struct {
 	nodes    map[string]*fleet.Node
-	holdings map[string][]Holding
-	dra      *fakeDRA
+	holdings map[string][]fleetview.Held
 }
 
 func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 	t.Helper()
-	f := &fakeNodes{nodes: map[string]*fleet.Node{}, holdings: map[string][]Holding{}, dra: c.dra}
+	f := &fakeNodes{nodes: map[string]*fleet.Node{}, holdings: map[string][]fleetview.Held{}}
 	for _, n := range c.nodes {
 		if slices.Contains(c.unknown, n.Name) {
 			continue
@@ -128,7 +127,7 @@ func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 		quantity := n.Status.Allocatable[gpus]
 		count, resource := int(quantity.Value()), gpus
 		if c.dra != nil {
-			count, resource = c.dra.perNode, claimed
+			count, resource = c.dra.perNode, fleetview.ResourceOfClaims
 		}
 		made := fleet.Empty(n.Name, "H100", n.Status.Allocatable.Cpu().MilliValue(), n.Status.Allocatable.Memory().Value()>>20, count)
 		if count > 1 {
@@ -147,7 +146,7 @@ func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 		requests := helpers.PodRequests(p, helpers.PodResourcesOptions{})
 		n.FreeCPU, n.FreeMemory = n.FreeCPU-requests.Cpu().MilliValue(), n.FreeMemory-requests.Memory().Value()>>20
 		if set := heldBy(p); set != 0 {
-			f.hold(n, Holding{Pods: []types.UID{p.UID}, GPUs: set})
+			f.hold(n, fleetview.Held{Pods: []string{string(p.UID)}, GPUs: set})
 		}
 	}
 	if c.dra != nil {
@@ -156,7 +155,7 @@ func newFakeNodes(t testing.TB, c *cluster) *fakeNodes {
 	return f
 }
 
-func (f *fakeNodes) hold(n *fleet.Node, h Holding) {
+func (f *fakeNodes) hold(n *fleet.Node, h fleetview.Held) {
 	for i := range h.GPUs.All() {
 		n.GPUs[i].Free = 0
 	}
@@ -179,15 +178,10 @@ func (f *fakeNodes) Requests(p *v1.Pod) []fleet.Shape {
 	if count := requests[gpus]; count.Value() > 0 {
 		shape.Resource, shape.GPUs = gpus, int32(count.Value())
 	}
-	for _, c := range p.Spec.ResourceClaims {
-		if claim, err := f.dra.Get(p.Namespace, *c.ResourceClaimName); err == nil {
-			shape.Resource, shape.GPUs = claimed, int32(claim.Spec.Devices.Requests[0].Exactly.Count)
-		}
-	}
 	return []fleet.Shape{shape}
 }
 
-func (f *fakeNodes) Node(name string) (*fleet.Node, []Holding, bool) {
+func (f *fakeNodes) Node(name string) (*fleet.Node, []fleetview.Held, bool) {
 	n := f.nodes[name]
 	return n, f.holdings[name], n != nil
 }
@@ -283,6 +277,9 @@ func (c *cluster) scheduler(t testing.TB) *scheduler {
 		plugins = append(plugins, tf.RegisterPluginAsExtensions(dynamicresources.Name, frameworkruntime.FactoryAdapter(c.features(), dynamicresources.New), "Filter", "PreFilter"))
 		options = append(options, frameworkruntime.WithSharedDRAManager(c.dra))
 	}
+	if c.placement != nil {
+		plugins = append(plugins, tf.RegisterPluginAsExtensions(placement.Name, c.placement.New, "PreFilter", "Filter"))
+	}
 	made, err := tf.NewFramework(ctx, plugins, "", options...)
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +291,11 @@ func (c *cluster) scheduler(t testing.TB) *scheduler {
 func (c *cluster) berth(t testing.TB, s *scheduler) *Plugin {
 	t.Helper()
 	nodes := newFakeNodes(t, c)
-	made, err := newPlugin(s.ctx, Deps{Nodes: func(fwk.Handle) (Nodes, error) { return nodes, nil }}, nil, s, c.features())
+	deps := Deps{Nodes: func(fwk.Handle) (Nodes, error) { return nodes, nil }}
+	if c.placement != nil {
+		deps = FromViews(c.placement)
+	}
+	made, err := newPlugin(s.ctx, deps, nil, s, c.features())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/dynamic-resource-allocation/cel"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -22,6 +21,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -30,23 +30,12 @@ const Name = "BerthPreemption"
 
 // Nodes knows the GPUs of the nodes and which pods hold them, as of the scheduling cycle. Its methods may be called concurrently.
 type Nodes interface {
-	// Requests returns what a pod requests, as fleetview.Resources.Requests does: the first shape has the CPU and memory. Devices that it
-	// requests through ResourceClaims are shapes of the resource under which Node lists them.
+	// Requests returns what a pod requests, as fleetview.Resources.Requests does: at least one shape, of which the first has the CPU and
+	// memory. ResourceClaims are not part of it.
 	Requests(pod *v1.Pod) []fleet.Shape
 	// Node returns a node with all its pods, and what of its GPUs is free once pods have ended. The result is false for a node that is
-	// not known; the in-tree choice is used for it. Neither result may be changed.
-	Node(name string) (*fleet.Node, []Holding, bool)
-}
-
-// Holding is devices that are free once each of some pods has ended. A holding of which not all pods can be ended stays.
-type Holding struct {
-	// Pods are at least one: the pod that has the devices, or all those for which a claim is reserved.
-	Pods []types.UID
-	// GPUs are entries of the node, Amount what is free of each then, in thousandths; 0 stands for one device.
-	GPUs   fleet.GPUSet
-	Amount int32
-	// Traffic is what the pods say that they need much of.
-	Traffic fleet.Traffic
+	// not known; the in-tree choice is used for it. Neither result is changed.
+	Node(name string) (*fleet.Node, []fleetview.Held, bool)
 }
 
 // Deps is what the plugin needs.
@@ -124,13 +113,13 @@ func (p *Plugin) Name() string { return Name }
 
 // PostFilter ends pods so that the pod fits on a node, or says why that does not help.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, reader fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	requests := p.nodes.Requests(pod)
+	requests, pending := p.requests(pod)
 	// A pod that has a node waits for a resize there, and has its GPUs.
 	if pod.Spec.NodeName != "" || !slices.ContainsFunc(requests, func(s fleet.Shape) bool { return s.GPUs > 0 }) {
 		return p.DefaultPreemption.PostFilter(ctx, state, pod, reader)
 	}
 	defer metrics.PreemptionAttempts.Inc()
-	a := &attempt{requests: requests, claims: p.pending(pod), scores: map[string]fleet.Score{}, devices: sync.OnceValues(p.readDevices)}
+	a := &attempt{requests: requests, claims: pending, scores: map[string]fleet.Score{}, devices: sync.OnceValues(p.readDevices)}
 	if a.claims {
 		reader = claimReader{reader}
 	}
@@ -139,6 +128,17 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
 	}
 	return result, status
+}
+
+// requests returns what a pod requests, with a shape for the devices of its claims that are not allocated, and whether there are such
+// claims. Whether these devices are GPUs is not known here; the filter and the allocator decide on what is chosen.
+func (p *Plugin) requests(pod *v1.Pod) ([]fleet.Shape, bool) {
+	requests := p.nodes.Requests(pod)
+	claimed, pending := p.claimed(pod)
+	if claimed > 0 {
+		requests = append(slices.Clone(requests), fleet.Shape{Resource: fleetview.ResourceOfClaims, GPUs: int32(min(claimed, fleet.MaxGPUs))})
+	}
+	return requests, pending
 }
 
 // attempt is one run of PostFilter for a pod with GPUs.

@@ -12,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -40,7 +41,7 @@ func (p *Plugin) question(a *attempt, pod *v1.Pod, info fwk.NodeInfo, victims []
 	}
 	q.Budgets = counting.allowed
 	for i := range holdings {
-		if held, ok := q.held(&holdings[i]); ok {
+		if held, ok := q.endsWith(&holdings[i]); ok {
 			q.Held = append(q.Held, held)
 		}
 	}
@@ -69,11 +70,11 @@ func victim(v *preemption.DomainVictim, node string, counting *counting) fleet.V
 	return made
 }
 
-// held returns what ends with victims; false when a pod holds it that is none.
-func (q *question) held(h *Holding) (fleet.Held, bool) {
-	held := fleet.Held{GPUs: h.GPUs, Amount: h.Amount, Traffic: h.Traffic}
+// endsWith returns what ends with victims; false when a pod holds it that is none.
+func (q *question) endsWith(h *fleetview.Held) (fleet.Held, bool) {
+	held := fleet.Held{GPUs: h.GPUs, Traffic: h.Traffic}
 	for _, uid := range h.Pods {
-		at, found := q.at[uid]
+		at, found := q.at[types.UID(uid)]
 		if !found {
 			return fleet.Held{}, false
 		}
