@@ -41,7 +41,8 @@ profiles:
 // schedulerMetrics is where the cluster's own scheduler serves its metrics.
 const schedulerMetrics = "https://127.0.0.1:10259/metrics"
 
-// placesLab is a cluster of nodes whose kubelets allocate the GPUs of different machines, with berth-scheduler in place of the cluster's own.
+// placesLab is a cluster of nodes whose kubelets allocate the GPUs of different machines, with berth-scheduler in place of the cluster's
+// own.
 type placesLab struct {
 	*sandbox.Cluster
 	nodes  map[string]*rig
@@ -74,7 +75,15 @@ func newPlacesLab(t *testing.T, machines map[string]string) *placesLab {
 			t.Fatal(err)
 		}
 		r := &rig{Cluster: c, node: node}
-		r.waitAllocatable(t, len(hardware(t, node.SimDir()).GPUs))
+		gpus := len(hardware(t, node.SimDir()).GPUs)
+		r.waitAllocatable(t, gpus)
+		waitUntil(t, 30*time.Second, "the GPUNode lists the GPUs", func(ctx context.Context) error {
+			object, err := r.gpuNode(ctx)
+			if err == nil && object.Status.Summary.Free != gpus {
+				err = fmt.Errorf("%d are free", object.Status.Summary.Free)
+			}
+			return err
+		})
 		l.nodes[name] = r
 	}
 	return l
@@ -229,6 +238,7 @@ func (l *placesLab) testPredicted(t *testing.T) {
 			l.remove(t, pod)
 		}
 	})
+	number := 0
 	for started := 0; started < pods; {
 		burst := min(1+random.IntN(4), pods-started)
 		free := l.free(t)
@@ -239,7 +249,8 @@ func (l *placesLab) testPredicted(t *testing.T) {
 			if !slices.ContainsFunc(free, func(n int) bool { return n >= gpus }) {
 				continue
 			}
-			made = append(made, l.pod(fmt.Sprintf("random-%d", started+len(made)), gpus))
+			number++
+			made = append(made, l.pod(fmt.Sprintf("random-%d", number), gpus))
 		}
 		if len(made) == 0 || slices.Max(free) < 4 {
 			for range 1 + random.IntN(3) {
