@@ -121,7 +121,7 @@ func TestBuild(t *testing.T) {
 		"predicted, but gone":  {node: gpuNode(2), pods: []Pod{{UID: "a", Requests: []fleet.Shape{of(whole, 1)}, Assumed: [][]string{{"GPU-7"}}}}, want: "gpu:usable:0/1000 gpu:usable:1000/1000 a=p[0]"},
 		"two containers, the first of which runs": {node: gpuNode(4, held(2, pod("a"))), pods: []Pod{wants("a", of(whole, 1), of(whole, 2))},
 			want: "gpu:usable:0/1000 gpu:usable:0/1000 gpu:usable:0/1000 gpu:usable:1000/1000 a=p[0 1] a=p[2]"},
-		"the pod has ended":         {node: gpuNode(2, held(0, pod("gone"))), want: "gpu:doubtful:1000/1000 gpu:usable:1000/1000"},
+		"the pod has ended":         {node: gpuNode(2, held(0, pod("gone"))), want: "gpu:usable:1000/1000 gpu:usable:1000/1000"},
 		"a claim and an orphan":     {node: gpuNode(2, held(0, v1alpha1.Holder{Kind: "Claim", ID: "c"}), held(1, v1alpha1.Holder{Kind: "Orphan", PodUID: "x"})), want: "gpu:usable:0/1000 gpu:usable:0/1000"},
 		"a kind of a newer version": {node: gpuNode(1, held(0, v1alpha1.Holder{Kind: "Lease"})), want: "gpu:usable:0/1000"},
 		"allocated to a claim":      {node: gpuNode(2), claimed: map[string]bool{"GPU-1": true}, want: "gpu:usable:1000/1000 gpu:usable:0/1000"},
@@ -241,7 +241,7 @@ func TestBuildAnything(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range v.Node.GPUs {
-			if g := v.Node.GPUs[i]; g.Unit == fleet.Whole && len(h.entries[i].holders) > 0 && g.Free > 0 {
+			if g := v.Node.GPUs[i]; g.Unit == fleet.Whole && slices.ContainsFunc(h.entries[i].holders, func(h holder) bool { return h.lasting || len(h.pods) > 0 && h.pods[0] != "" }) && g.Free > 0 {
 				t.Fatalf("GPU %d is held and free: %+v", i, g)
 			}
 		}

@@ -50,7 +50,7 @@ func (h *Hardware) Free() map[string]int64 {
 	free := map[string]int64{}
 	for i := range h.entries {
 		e := &h.entries[i]
-		if e.gpu.State > fleet.Doubtful || e.gpu.Unit == 0 {
+		if e.gpu.State > fleet.Degraded || e.gpu.Unit == 0 {
 			continue
 		}
 		all := int64(1)

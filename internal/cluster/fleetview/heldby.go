@@ -43,7 +43,7 @@ func (v *View) Silent() []int {
 	}
 	var list []int
 	for i := range v.Node.GPUs {
-		if v.Node.GPUs[i].State == fleet.Gone && i < len(v.hardware.entries) && v.hardware.entries[i].gpu.State <= fleet.Doubtful {
+		if v.Node.GPUs[i].State == fleet.Gone && i < len(v.hardware.entries) && v.hardware.entries[i].gpu.State <= fleet.Degraded {
 			list = append(list, i)
 		}
 	}

@@ -104,22 +104,16 @@ func (v *View) hold(in *Input, alive map[string]bool) map[string]found {
 		if g.Size == 0 {
 			g.Free = fleet.Whole
 		}
-		ended := int32(0)
 		for _, h := range e.holders {
 			lives := h.lasting
 			for _, uid := range h.pods {
 				lives = lives || alive[uid]
 				reported[uid] = found{reported[uid].gpus.With(i), reported[uid].devices + 1}
 			}
-			if !lives {
-				ended++
-				continue
+			// The kubelet frees the devices of a pod that has ended before it allocates others, and the agent's GPUNode comes later.
+			if lives {
+				g.Free = max(0, g.Free-g.Unit)
 			}
-			g.Free = max(0, g.Free-g.Unit)
-		}
-		// The kubelet, too, takes a GPU last of which it does not know yet that it is free.
-		if ended > 0 && g.Unit == fleet.Whole && g.Free == fleet.Whole && g.State < fleet.Doubtful {
-			g.State = fleet.Doubtful
 		}
 		if in.Claimed[e.uuid] && g.Unit == fleet.Whole {
 			g.Free = 0
@@ -134,7 +128,7 @@ func (v *View) silence(in *Input) {
 	var silent []string
 	for i := range v.Node.GPUs {
 		g := &v.Node.GPUs[i]
-		if g.Resource == ResourceOfClaims || g.State > fleet.Doubtful {
+		if g.Resource == ResourceOfClaims || g.State > fleet.Degraded {
 			continue
 		}
 		if quantity := in.Node.Status.Allocatable[corev1.ResourceName(g.Resource)]; quantity.Sign() > 0 {
@@ -285,7 +279,7 @@ func (v *View) countDevices(in *Input) {
 	}
 }
 
-// Letters describes the GPUs of the node in their order, for logs, a word each: its UUID with U for usable, D degraded, b doubtful, x
+// Letters describes the GPUs of the node in their order, for logs, a word each: its UUID with U for usable, D degraded, x
 // draining, g gone, and how much of it is held in thousandths.
 func (v *View) Letters() string {
 	var words []string
@@ -295,7 +289,7 @@ func (v *View) Letters() string {
 		if size == 0 {
 			size = fleet.Whole
 		}
-		word := string("UDbxg"[g.State])
+		word := string("UDxg"[g.State])
 		if held := size - g.Free; held > 0 {
 			word += fmt.Sprint(held)
 		}

@@ -8,7 +8,7 @@ import (
 // Choice is what a pod gets of a node.
 type Choice struct {
 	GPUs GPUSet
-	// Degraded is how many of them are degraded or doubtful, Crowded how many are below a PCIe switch with pods that need much
+	// Degraded is how many of them are degraded, Crowded how many are below a PCIe switch with pods that need much
 	// bandwidth to the host, if the pod is one of these.
 	Degraded, Crowded int
 	// Linked is true where the links between the GPUs are known; Answer is their value then.
@@ -69,7 +69,7 @@ func (n *Node) switchCrowded(number uint8) bool {
 }
 
 // classes are the GPUs that a pod can have, by their state.
-type classes [Doubtful + 1]GPUSet
+type classes [Degraded + 1]GPUSet
 
 func chooseDevices(n *Node, s *Shape) Choice {
 	var free classes

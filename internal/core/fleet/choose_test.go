@@ -37,10 +37,10 @@ func links(t testing.TB, rows []string) *shared.Topology {
 	return made
 }
 
-// node returns a node of whole GPUs: U usable, D degraded, b doubtful, x draining, g gone, - held.
+// node returns a node of whole GPUs: U usable, D degraded, x draining, g gone, - held.
 func node(name, gpus string, topology *shared.Topology) Node {
 	n := Node{Name: name, CPU: 64_000, FreeCPU: 64_000, Memory: 64_000, FreeMemory: 64_000, Links: topology}
-	states := map[rune]State{'U': Usable, 'D': Degraded, 'b': Doubtful, 'x': Draining, 'g': Gone, '-': Usable}
+	states := map[rune]State{'U': Usable, 'D': Degraded, 'x': Draining, 'g': Gone, '-': Usable}
 	for i, letter := range gpus {
 		g := GPU{Free: Whole, Resource: whole, Unit: Whole, Physical: uint8(i), State: states[letter]}
 		if letter == '-' {
@@ -82,8 +82,6 @@ func TestChoose(t *testing.T) {
 		"the one whose partner is held":           {node("n", "U-UU", links(t, twoPairs)), ofGPUs(1), set(0)},
 		"healthy GPUs apart before a pair":        {node("n", "UDDU", links(t, twoPairs)), ofGPUs(2), set(0, 3)},
 		"a degraded one with its healthy partner": {node("n", "UDD-", links(t, twoPairs)), ofGPUs(2), set(0, 1)},
-		"a degraded one before a doubtful one":    {node("n", "bD--", links(t, twoPairs)), ofGPUs(1), set(1)},
-		"a doubtful one at last":                  {node("n", "bDxg", links(t, twoPairs)), ofGPUs(2), set(0, 1)},
 		"without links, the first":                {node("n", "-UDU", nil), ofGPUs(2), set(1, 3)},
 		"without links, degraded ones last":       {node("n", "DDU-", nil), ofGPUs(2), set(0, 2)},
 		"a MIG device of the GPU in use":          {mig(875, 250, 500), one, set(1)},
@@ -117,12 +115,12 @@ func TestChooseTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		letters := ""
 		for range 4 {
-			letters += rapid.SampledFrom([]string{"U", "U", "D", "b", "x", "g", "-"}).Draw(t, "GPU")
+			letters += rapid.SampledFrom([]string{"U", "U", "D", "x", "g", "-"}).Draw(t, "GPU")
 		}
 		n := node("n", letters, known)
 		var all, must placement.Set
 		count := int32(rapid.IntRange(1, 4).Draw(t, "count"))
-		for _, class := range []byte{'U', 'D', 'b'} {
+		for _, class := range []byte{'U', 'D'} {
 			if all.Len() >= int(count) {
 				break
 			}
@@ -225,7 +223,7 @@ func TestFitDevices(t *testing.T) {
 		"too few":               {node("n", "UU", nil), ofGPUs(3), "it has 2 nvidia.com/gpu, the pod requests 3"},
 		"too few usable":        {node("n", "Uxg", nil), ofGPUs(2), "1 of its nvidia.com/gpu are usable (1 draining, 1 gone), the pod requests 2"},
 		"too few free":          {node("n", "U-", nil), ofGPUs(2), "1 of its nvidia.com/gpu are free, the pod requests 2"},
-		"degraded ones count":   {node("n", "UDb", nil), ofGPUs(3), "the pod fits"},
+		"degraded ones count":   {node("n", "UDD", nil), ofGPUs(3), "the pod fits"},
 		"a replica":             {replicas(250, true, 0), share, "the pod fits"},
 		"no replica":            {replicas(0, true, 0), share, "0 of its nvidia.com/gpu.shared are free, the pod requests 1"},
 		"several replicas":      {replicas(1000, true, 0), Shape{Resource: share.Resource, GPUs: 2}, "it refuses requests for more than one nvidia.com/gpu.shared, the pod requests 2"},

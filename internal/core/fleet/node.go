@@ -25,8 +25,6 @@ const (
 	Usable State = iota
 	// Degraded GPUs are given to new pods when no usable ones are left.
 	Degraded
-	// Doubtful GPUs are free, but the node still reports a holder that has ended. They are given to new pods last.
-	Doubtful
 	// Draining GPUs keep the pods that they have, and get no new ones.
 	Draining
 	// Gone GPUs do not answer.
@@ -39,8 +37,6 @@ func (s State) String() string {
 		return "usable"
 	case Degraded:
 		return "degraded"
-	case Doubtful:
-		return "doubtful"
 	case Draining:
 		return "draining"
 	case Gone:
@@ -50,7 +46,7 @@ func (s State) String() string {
 }
 
 // allocatable tells whether new pods can be given GPUs of the state.
-func (s State) allocatable() bool { return s <= Doubtful }
+func (s State) allocatable() bool { return s <= Degraded }
 
 // GPU is what pods can have of a GPU: all of it at once, any share of it, its replicas, or those of its MIG devices that have one
 // profile. A GPU with MIG devices of several profiles is several entries.

@@ -188,7 +188,7 @@ func (w *world) applyToNodes(a *Act) {
 		case RepairGPU:
 			n.Node.GPUs = slices.Clone(n.GPUs)
 			for k := range n.GPUs {
-				if g := &n.GPUs[k]; int(g.Physical) == a.GPU && g.State > fleet.Doubtful {
+				if g := &n.GPUs[k]; int(g.Physical) == a.GPU && g.State > fleet.Degraded {
 					g.State = fleet.Usable
 				}
 			}

@@ -216,7 +216,7 @@ func (w *world) complete(s *search, n *Node, acts, less []Act, keep func(Change)
 			w.raise(n, all, len(acts), len(fixed))
 			keep(Change{Acts: all, Node: n.Name})
 		}
-		if ok && len(set) == 0 || !slices.ContainsFunc(n.GPUs, func(g fleet.GPU) bool { return g.State > fleet.Doubtful }) {
+		if ok && len(set) == 0 || !slices.ContainsFunc(n.GPUs, func(g fleet.GPU) bool { return g.State > fleet.Degraded }) {
 			return
 		}
 	}

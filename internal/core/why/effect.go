@@ -26,7 +26,7 @@ func (w *world) effect(n *Node, h *Holder) string {
 			continue
 		}
 		g := &n.GPUs[d.Entry]
-		if g.Unit == fleet.Whole && g.State <= fleet.Doubtful && !traffic && len(w.requests) == 1 {
+		if g.Unit == fleet.Whole && g.State <= fleet.Degraded && !traffic && len(w.requests) == 1 {
 			whole += d.Count
 			continue
 		}

@@ -189,7 +189,7 @@ func (w *world) items(n *Node, repairs bool) []item {
 	seen := map[uint8]bool{}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
-		if g.State <= fleet.Doubtful || seen[g.Physical] || slices.Contains(n.Silent, i) || !w.requestsOf(g.Resource) {
+		if g.State <= fleet.Degraded || seen[g.Physical] || slices.Contains(n.Silent, i) || !w.requestsOf(g.Resource) {
 			continue
 		}
 		seen[g.Physical] = true

@@ -116,7 +116,7 @@ func atoms(in *Input) []Act {
 		}
 		add(Act{Kind: AcceptModel, Key: n.Model})
 		for k := range n.GPUs {
-			if n.GPUs[k].State > fleet.Doubtful {
+			if n.GPUs[k].State > fleet.Degraded {
 				add(Act{Kind: RepairGPU, Node: n.Name, GPU: k, Key: n.GPUs[k].Resource})
 			}
 		}
