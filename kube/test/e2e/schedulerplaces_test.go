@@ -154,6 +154,7 @@ func TestSchedulerPlaces(t *testing.T) {
 	l := newPlacesLab(t, map[string]string{"hollow-0": "t4x4", "hollow-1": "a100x8-40g", "hollow-2": "v100x8-hybrid-mesh", "hollow-3": "h100x8"})
 	t.Run("Linked", func(t *testing.T) { l.testLinked(t) })
 	t.Run("Degraded", func(t *testing.T) { l.testDegraded(t) })
+	t.Run("Why", func(t *testing.T) { l.testWhy(t) })
 	t.Run("Predicted", func(t *testing.T) { l.testPredicted(t) })
 }
 
