@@ -203,12 +203,17 @@ func (s *Scorer) predict(ctx context.Context, node *corev1.Node, claims []*resou
 		return nil, err
 	}
 	result, err := k.node.Predict(values, held, maxSteps)
-	if err != nil || result.Outcome != firstfit.Fits {
-		return k, nil
+	if err == nil && result.Outcome == firstfit.Fits {
+		k.fits = true
+		k.take(held, result.Picks)
 	}
-	rest := k.node.Rest(held, result.Picks).Whole
-	k.fits = true
-	for _, pick := range result.Picks {
+	return k, nil
+}
+
+// take notes the GPUs that are picked.
+func (k *known) take(held []bool, picks []firstfit.Pick) {
+	rest := k.node.Rest(held, picks).Whole
+	for _, pick := range picks {
 		uuid, whole := k.node.GPU(pick.Device)
 		switch {
 		case uuid == "":
@@ -218,7 +223,6 @@ func (s *Scorer) predict(ctx context.Context, node *corev1.Node, claims []*resou
 			k.gpus.parts = append(k.gpus.parts, uuid)
 		}
 	}
-	return k, nil
 }
 
 func b2i(b bool) int {

@@ -50,7 +50,7 @@ func (m *metrics) checker(log *slog.Logger) func(model.Check) {
 		default:
 			m.predictions.WithLabelValues("miss").Inc()
 			m.misses.Inc()
-			log.Info("the kubelet has allocated other GPUs than predicted", "podUID", c.Pod, "node", c.Node, "predicted", c.Predicted, "allocated", c.Allocated, "seen", c.Seen)
+			log.Info("the kubelet has allocated other GPUs than predicted", "pod", c.Pod, "node", c.Node, "predicted", c.Predicted, "allocated", c.Allocated, "seen", c.Seen)
 		}
 	}
 }
