@@ -303,6 +303,19 @@ func TestRequests(t *testing.T) {
 			}
 		})
 	}
+	for count, want := range map[int]string{2: "m0|m1", maxModels + 1: ""} {
+		var names []string
+		for i := range count {
+			names = append(names, fmt.Sprintf("m%d", i))
+		}
+		got := (Resources{}).Requests(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{container(map[string]string{whole: "1"})},
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: ProductLabel, Operator: corev1.NodeSelectorOpIn, Values: names}}}}}}}}})
+		if got[0].Models.String() != want {
+			t.Errorf("%d models: %q; want %q", count, got[0].Models, want)
+		}
+	}
 	heavy := (Resources{}).Requests(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationBandwidth: High, AnnotationHostBandwidth: "low"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{container(map[string]string{whole: "1"})}}})
 	if heavy[0].Traffic != fleet.Bandwidth {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	helpers "k8s.io/component-helpers/resource"
 
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -160,6 +161,9 @@ func (r Resources) Typical(pods []fleet.Shape, covered float64) fleet.Mix {
 	return mix
 }
 
+// maxModels bounds the models of a pod that are told apart. One that names more accepts all, as far as scores go.
+const maxModels = 64
+
 // models returns the models that the pod accepts by its node selector or its required node affinity; no model stands for all.
 func models(pod *corev1.Pod) fleet.ModelSet {
 	if model, ok := pod.Spec.NodeSelector[ProductLabel]; ok {
@@ -177,7 +181,14 @@ func models(pod *corev1.Pod) fleet.ModelSet {
 		if found < 0 {
 			return fleet.ModelSet{}
 		}
-		names = append(names, term.MatchExpressions[found].Values...)
+		if names = append(names, term.MatchExpressions[found].Values...); len(names) > maxModels {
+			return fleet.ModelSet{}
+		}
+	}
+	for _, name := range names {
+		if len(name) > validation.LabelValueMaxLength {
+			return fleet.ModelSet{}
+		}
 	}
 	return fleet.Models(names...)
 }

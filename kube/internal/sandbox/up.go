@@ -127,14 +127,8 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	if err := writeState(o.Dir, s); err != nil {
 		return nil, err
 	}
-	for _, d := range []string{"logs", "run", "pki", "etcd", "images", "nodes", "tmp", "hardware"} {
-		mode := os.FileMode(0o755)
-		if d == "pki" || d == "etcd" {
-			mode = 0o700
-		}
-		if err := os.Mkdir(filepath.Join(o.Dir, d), mode); err != nil {
-			return nil, fmt.Errorf("make sandbox directory: %w", err)
-		}
+	if err := makeDirs(o.Dir); err != nil {
+		return nil, err
 	}
 	if err := cgroups.create(filepath.Join(s.Cgroup, "system")); err != nil {
 		return nil, err
@@ -143,6 +137,20 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	return c, c.openForwarder()
+}
+
+// makeDirs makes the folders of a sandbox.
+func makeDirs(dir string) error {
+	for _, d := range []string{"logs", "run", "pki", "etcd", "images", "nodes", "tmp", "hardware"} {
+		mode := os.FileMode(0o755)
+		if d == "pki" || d == "etcd" {
+			mode = 0o700
+		}
+		if err := os.Mkdir(filepath.Join(dir, d), mode); err != nil {
+			return fmt.Errorf("make sandbox directory: %w", err)
+		}
+	}
+	return nil
 }
 
 func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {

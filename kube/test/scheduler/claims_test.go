@@ -8,7 +8,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -23,14 +22,14 @@ const (
 func (l *lab) publish(t *testing.T, node, topology string, states []string) {
 	t.Helper()
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node, ResourceVersion: "1"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: driver, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+		Driver: driver, NodeName: new(node), Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
 	}}
 	report := makeGPUNode(node, topology, states, nil)
 	for i := range report.Status.Devices {
 		d := &report.Status.Devices[i]
 		d.Offered = &v1alpha1.DeviceOffer{API: "dra"}
 		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("gpu-%d", i), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			"type": {StringValue: ptr.To("gpu")}, "uuid": {StringValue: ptr.To(d.UUID)}, "pair": {IntValue: ptr.To(int64(i / 2))},
+			"type": {StringValue: new("gpu")}, "uuid": {StringValue: new(d.UUID)}, "pair": {IntValue: new(int64(i / 2))},
 		}})
 	}
 	if _, err := l.client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
@@ -50,14 +49,14 @@ func (l *lab) claim(t *testing.T, name string, count int64, constraints ...resou
 		t.Fatal(err)
 	}
 	pod := makePod(name, 0, 1)
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: ptr.To(name)}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: new(name)}}
 	pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "c"}}
 	return pod
 }
 
 // TestClaims: with claims, too, a pod goes to the node whose GPUs the allocator takes there are the better ones.
 func TestClaims(t *testing.T) {
-	samePair := resourceapi.DeviceConstraint{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName(driver + "/pair"))}
+	samePair := resourceapi.DeviceConstraint{MatchAttribute: new(resourceapi.FullyQualifiedName(driver + "/pair"))}
 	degraded := []string{"Degraded", "Healthy", "Healthy", "Healthy"}
 	tests := map[string]struct {
 		topologies []string
