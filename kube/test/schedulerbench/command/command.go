@@ -284,10 +284,11 @@ func turns(kinds []scheduler.Kind, rounds int) []scheduler.Kind {
 
 // InDirectory returns the programs that hack/build.sh builds into a directory, for the program at self.
 func InDirectory(bin, self string) (Programs, error) {
-	p := Programs{Self: self, Stock: []string{filepath.Join(bin, "hyperkube"), "kube-scheduler"}, Ours: []string{filepath.Join(bin, "berth-scheduler")}}
+	p := Programs{Self: self, Stock: []string{filepath.Join(bin, "hyperkube"), "kube-scheduler"},
+		Ours: []string{filepath.Join(bin, "berth-scheduler")}}
 	for _, program := range []string{p.Stock[0], p.Ours[0]} {
 		if _, err := os.Stat(program); err != nil {
-			return Programs{}, fmt.Errorf("look for the schedulers: %w (run hack/build.sh sandbox, or set BIN to the directory of the programs)", err)
+			return Programs{}, fmt.Errorf("look for the schedulers: %w (run hack/build.sh schedulers, or set BIN to their directory)", err)
 		}
 	}
 	return p, nil

@@ -29,7 +29,7 @@ func TestRefused(t *testing.T) {
 		"load":         {"compare --load triple", `unknown load "triple"`},
 		"stalled":      {"compare --stalled 0s", "--stalled 0s"},
 		"no such pods": {"compare --nodes 1 --pods 9", "9 pods of 1 GPU do not fit"},
-		"programs":     {"compare --nodes 2", "hack/build.sh"},
+		"programs":     {"compare --nodes 2", "hack/build.sh schedulers"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
