@@ -56,6 +56,15 @@ var rules = []rule{
 	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
 	{packages: "kube/internal/preemption", berth: []string{"internal/cluster/fleetview", "internal/core/"}, never: []string{"os", "net"}},
 	{packages: "kube/test/stock-plugin", berth: none, others: []string{"github.com/fsnotify/", "google.golang.org/grpc", "k8s.io/kubelet/"}},
+	{packages: "kube/test/schedulerbench/cluster", berth: []string{"api/", "kube/test/schedulerbench/load", "kube/test/schedulerbench/process"}, never: []string{"k8s.io/kubernetes/"}},
+	{packages: "kube/test/schedulerbench/command", berth: []string{"internal/cli/usage", "kube/test/schedulerbench/"}, never: []string{"k8s.io/kubernetes/"}},
+	{packages: "kube/test/schedulerbench/controlplane", berth: []string{"kube/test/schedulerbench/process"}},
+	{packages: "kube/test/schedulerbench/load", berth: none, others: none, never: []string{"os", "net"}},
+	{packages: "kube/test/schedulerbench/process", berth: none, others: []string{"golang.org/x/sys/"}},
+	{packages: "kube/test/schedulerbench/report", berth: none, others: none, never: []string{"os", "net"}},
+	{packages: "kube/test/schedulerbench/round", berth: []string{"kube/test/schedulerbench/"}, never: []string{"k8s.io/kubernetes/", berth + "kube/test/schedulerbench/command"}},
+	{packages: "kube/test/schedulerbench/scheduler", berth: []string{"kube/test/schedulerbench/process"}, never: kubernetes},
+	{packages: "kube/test/schedulerbench/watchbinds", berth: []string{"kube/test/schedulerbench/load"}, never: []string{"k8s.io/kubernetes/"}},
 	{packages: "kube/test/berth-agent-stub", berth: []string{"internal/hardware", "internal/hardware/stub", "internal/node/agent/command"}, others: none},
 
 	// Core.

@@ -73,8 +73,10 @@ func TestBenchmark(t *testing.T) {
 		wantGPUs int
 		wantBars int
 	}{
-		"compare":                   {args: "compare --load mixed --nodes 30 --rounds 1", wantRuns: []string{"stock", "ours"}, wantPods: 127, wantGPUs: 240, wantBars: 1},
-		"large, some without a GPU": {args: "large --nodes 10 --pods 150", wantRuns: []string{"ours"}, wantPods: 150, wantGPUs: 72, wantBars: 2},
+		"compare": {args: "compare --load mixed --nodes 30 --rounds 1",
+			wantRuns: []string{"stock", "ours"}, wantPods: 127, wantGPUs: 240, wantBars: 1},
+		"large, some without a GPU": {args: "large --nodes 10 --pods 150",
+			wantRuns: []string{"ours"}, wantPods: 150, wantGPUs: 72, wantBars: 2},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +87,8 @@ func TestBenchmark(t *testing.T) {
 			}
 			for i, got := range r.Runs {
 				if got.Scheduler != tc.wantRuns[i] || got.Pods != tc.wantPods || got.GPUs != tc.wantGPUs {
-					t.Errorf("run %d of %s with %d pods and %d GPUs, want %s, %d and %d", i, got.Scheduler, got.Pods, got.GPUs, tc.wantRuns[i], tc.wantPods, tc.wantGPUs)
+					t.Errorf("run %d of %s with %d pods and %d GPUs, want %s, %d and %d", i, got.Scheduler, got.Pods, got.GPUs,
+						tc.wantRuns[i], tc.wantPods, tc.wantGPUs)
 				}
 				if got.PodsPerSecond <= 0 || got.CPUSeconds <= 0 || got.PeakBytes < 20e6 || got.ScoringMicroseconds <= 0 {
 					t.Errorf("run %d was not measured: %+v", i, got)

@@ -128,7 +128,8 @@ func node(i int) *corev1.Node {
 	name := nodeName(i)
 	has := corev1.ResourceList{
 		corev1.ResourceCPU: *resource.NewQuantity(load.NodeCores, resource.DecimalSI), corev1.ResourceMemory: gib(load.NodeMemoryGiB),
-		corev1.ResourcePods: *resource.NewQuantity(load.NodePods, resource.DecimalSI), Resource: *resource.NewQuantity(load.NodeGPUs, resource.DecimalSI),
+		corev1.ResourcePods: *resource.NewQuantity(load.NodePods, resource.DecimalSI),
+		Resource:            *resource.NewQuantity(load.NodeGPUs, resource.DecimalSI),
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -178,7 +179,8 @@ func topology() []string {
 
 // pod returns the pod of a turn.
 func pod(i int, p load.Pod, scheduler string) *corev1.Pod {
-	requests := corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(int64(p.Cores), resource.DecimalSI), corev1.ResourceMemory: gib(p.MemoryGiB)}
+	cores := *resource.NewQuantity(int64(p.Cores), resource.DecimalSI)
+	requests := corev1.ResourceList{corev1.ResourceCPU: cores, corev1.ResourceMemory: gib(p.MemoryGiB)}
 	limits := corev1.ResourceList{}
 	if p.GPUs > 0 {
 		requests[Resource] = *resource.NewQuantity(int64(p.GPUs), resource.DecimalSI)

@@ -59,6 +59,7 @@ type flags struct {
 	loads       []string
 	nodes, pods int
 	rounds      int
+	qps         int
 	stalled     time.Duration
 	seed        uint64
 	pin         bool
@@ -73,6 +74,8 @@ func (f flags) check() error {
 		return fmt.Errorf("--pods %d: want 0 (as many as fill the GPUs) to 200000", f.pods)
 	case f.rounds < 1 || f.rounds > 100:
 		return fmt.Errorf("--rounds %d: want 1 to 100", f.rounds)
+	case f.qps < 1 || f.qps > 1000000:
+		return fmt.Errorf("--qps %d: want 1 to 1000000", f.qps)
 	case f.stalled <= 0:
 		return fmt.Errorf("--stalled %v: want more than 0", f.stalled)
 	case f.output != "" && f.output != "json":
@@ -148,6 +151,7 @@ func common(cmd *cobra.Command, f *flags, nodes, pods, rounds int) {
 	set.IntVar(&f.nodes, "nodes", nodes, "nodes of 8 GPUs")
 	set.IntVar(&f.pods, "pods", pods, "pods; 0: as many as fill all GPUs. More than that are pods without GPUs (load mixed)")
 	set.IntVar(&f.rounds, "rounds", rounds, "runs of each scheduler with each load")
+	set.IntVar(&f.qps, "qps", 5000, "requests per second that each scheduler may send, and at once")
 	set.DurationVar(&f.stalled, "stalled", time.Minute, "give up when no pod was bound for this long")
 	set.Uint64Var(&f.seed, "seed", 1, "seed of the pods' sizes")
 	set.BoolVar(&f.pin, "pin", true, "give the scheduler cores of its own, half of them")
@@ -255,6 +259,7 @@ func (b *benchmark) runLoad(ctx context.Context, l load.Load, kinds []scheduler.
 	var runs []report.Run
 	for i, kind := range order {
 		b.setup.Say("run %d of %d: %s, %s: starting etcd and kube-apiserver", i+1, len(order), l.Name, kind.Name)
+		kind.QPS = b.flags.qps
 		run, err := b.setup.Run(ctx, kind, l.Name, b.flags.nodes, pods)
 		if err != nil {
 			return nil, err
@@ -284,10 +289,11 @@ func turns(kinds []scheduler.Kind, rounds int) []scheduler.Kind {
 
 // InDirectory returns the programs that hack/build.sh builds into a directory, for the program at self.
 func InDirectory(bin, self string) (Programs, error) {
-	p := Programs{Self: self, Stock: []string{filepath.Join(bin, "hyperkube"), "kube-scheduler"}, Ours: []string{filepath.Join(bin, "berth-scheduler")}}
+	p := Programs{Self: self, Stock: []string{filepath.Join(bin, "hyperkube"), "kube-scheduler"},
+		Ours: []string{filepath.Join(bin, "berth-scheduler")}}
 	for _, program := range []string{p.Stock[0], p.Ours[0]} {
 		if _, err := os.Stat(program); err != nil {
-			return Programs{}, fmt.Errorf("look for the schedulers: %w (run hack/build.sh sandbox, or set BIN to the directory of the programs)", err)
+			return Programs{}, fmt.Errorf("look for the schedulers: %w (run hack/build.sh schedulers, or set BIN to their directory)", err)
 		}
 	}
 	return p, nil

@@ -27,9 +27,10 @@ func TestRefused(t *testing.T) {
 		"no rounds":    {"large --rounds 0", "--rounds 0"},
 		"output":       {"compare -o yaml", `-o "yaml"`},
 		"load":         {"compare --load triple", `unknown load "triple"`},
+		"no requests":  {"compare --qps 0", "--qps 0"},
 		"stalled":      {"compare --stalled 0s", "--stalled 0s"},
 		"no such pods": {"compare --nodes 1 --pods 9", "9 pods of 1 GPU do not fit"},
-		"programs":     {"compare --nodes 2", "hack/build.sh"},
+		"programs":     {"compare --nodes 2", "hack/build.sh schedulers"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -36,11 +36,16 @@ func field(path, name string) string {
 	return ""
 }
 
-func loadAverage() string {
+// loadAverage returns that of a minute.
+func loadAverage() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
-		return ""
+		return 0
 	}
 	first, _, _ := strings.Cut(string(text), " ")
-	return first
+	load, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return 0
+	}
+	return load
 }

@@ -48,11 +48,13 @@ func Serve(dir string, port int) error {
 		"--etcd-servers=http://" + etcd.Clients[0].Addr().String(),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + filepath.Join(dir, "certs"),
 		"--token-auth-file=" + tokens, "--authorization-mode=AlwaysAllow", "--anonymous-auth=false",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + key, "--service-account-signing-key-file=" + key,
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + key, "--service-account-signing-key-file=" + key,
 		"--service-cluster-ip-range=10.0.0.0/16", "--endpoint-reconciler-type=none",
 		// No controller manager makes service accounts or removes the taints of new Nodes.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection",
-		"--enable-priority-and-fairness=false", "--max-requests-inflight=" + mostRequests, "--max-mutating-requests-inflight=" + mostRequests,
+		"--enable-priority-and-fairness=false",
+		"--max-requests-inflight=" + mostRequests, "--max-mutating-requests-inflight=" + mostRequests,
 		// With streamed lists a scheduler that starts gets the pods in no order. With plain ones it queues them in the order of their
 		// names.
 		"--feature-gates=WatchList=false",
@@ -67,7 +69,8 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config := embed.NewConfig()
 	config.Dir = filepath.Join(dir, "etcd")
-	config.ListenClientUrls, config.AdvertiseClientUrls, config.ListenPeerUrls, config.AdvertisePeerUrls = loopback, loopback, loopback, loopback
+	config.ListenClientUrls, config.AdvertiseClientUrls = loopback, loopback
+	config.ListenPeerUrls, config.AdvertisePeerUrls = loopback, loopback
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.UnsafeNoFsync, config.QuotaBackendBytes, config.LogLevel = true, databaseBytes, "error"
 	etcd, err := embed.StartEtcd(config)

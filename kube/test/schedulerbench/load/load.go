@@ -135,7 +135,8 @@ func mixed(nodes, pods int, seed uint64) ([]Pod, error) {
 }
 
 // fill draws sizes at random until all GPUs are used. A size is drawn while it fits on some node wherever the pods so far are: a node
-// that has not got size GPUs free has more than 8-size in use, so that with fewer than nodes x (9-size) GPUs in use some node has them.
+// that has not got size GPUs free has more than 8-size in use, so that with fewer than nodes x (9-size) GPUs in use some node has
+// them.
 func fill(nodes int, random *rand.Rand) []Pod {
 	var pods []Pod
 	for used := 0; used < nodes*NodeGPUs; {

@@ -65,7 +65,7 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Wait(t.Context(), "the shell", func(context.Context) error { _, err := os.Stat(filepath.Join(dir, "ready")); return err }); err != nil {
+	if err := p.Wait(t.Context(), "the shell", exists(filepath.Join(dir, "ready"))); err != nil {
 		t.Fatal(err)
 	}
 	p.Stop()
@@ -88,7 +88,7 @@ func TestUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Stop()
-	if err := p.Wait(t.Context(), "the shell", func(context.Context) error { _, err := os.Stat(filepath.Join(dir, "ready")); return err }); err != nil {
+	if err := p.Wait(t.Context(), "the shell", exists(filepath.Join(dir, "ready"))); err != nil {
 		t.Fatal(err)
 	}
 	used, err := p.Used()
@@ -108,4 +108,9 @@ func TestWaitReportsTheEnd(t *testing.T) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
 	}
+}
+
+// exists returns what fails until there is a file.
+func exists(path string) func(context.Context) error {
+	return func(context.Context) error { _, err := os.Stat(path); return err }
 }

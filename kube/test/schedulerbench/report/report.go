@@ -54,14 +54,18 @@ type Machine struct {
 	CPU       string  `json:"cpu"`
 	Cores     int     `json:"cores"`
 	MemoryGiB float64 `json:"memoryGiB"`
-	// LoadBefore and LoadAfter are the load averages of a minute.
-	LoadBefore string `json:"loadBefore"`
-	LoadAfter  string `json:"loadAfter"`
+	// LoadBefore and LoadAfter are the load averages of a minute. The benchmark itself is part of the second.
+	LoadBefore float64 `json:"loadBefore"`
+	LoadAfter  float64 `json:"loadAfter"`
 	// SchedulerCores and OtherCores are those of the scheduler, and those of the API server, etcd and the benchmark; empty where all
 	// share all.
 	SchedulerCores []int `json:"schedulerCores"`
 	OtherCores     []int `json:"otherCores"`
 }
+
+// Busy tells whether other work took much of the machine before the benchmark began. Pods per second are then not comparable: each run
+// gets what the other work leaves.
+func (m Machine) Busy() bool { return m.LoadBefore > 0.25*float64(m.Cores) }
 
 // Bar is a limit that a report checks.
 type Bar struct {

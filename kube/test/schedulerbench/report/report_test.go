@@ -31,11 +31,12 @@ func TestSpeedBars(t *testing.T) {
 		want    []float64
 		wantMet bool
 	}{
-		"faster":                   {runs: runs("a", []float64{100, 500, 90}, []float64{110, 1, 120}), want: []float64{1.1}, wantMet: true},
-		"just":                     {runs: runs("a", []float64{100}, []float64{95}), want: []float64{0.95}, wantMet: true},
-		"slower":                   {runs: runs("a", []float64{100}, []float64{94}), want: []float64{0.94}},
-		"an even number":           {runs: runs("a", []float64{90, 110}, []float64{100, 300}), want: []float64{2}, wantMet: true},
-		"one of two loads slower":  {runs: append(runs("a", []float64{1}, []float64{1}), runs("b", []float64{2}, []float64{1})...), want: []float64{1, 0.5}},
+		"faster":         {runs: runs("a", []float64{100, 500, 90}, []float64{110, 1, 120}), want: []float64{1.1}, wantMet: true},
+		"just":           {runs: runs("a", []float64{100}, []float64{95}), want: []float64{0.95}, wantMet: true},
+		"slower":         {runs: runs("a", []float64{100}, []float64{94}), want: []float64{0.94}},
+		"an even number": {runs: runs("a", []float64{90, 110}, []float64{100, 300}), want: []float64{2}, wantMet: true},
+		"one of two loads slower": {runs: append(runs("a", []float64{1}, []float64{1}), runs("b", []float64{2}, []float64{1})...),
+			want: []float64{1, 0.5}},
 		"nothing to compare with":  {runs: runs("a", nil, []float64{100})},
 		"no runs":                  {},
 		"stock that binds nothing": {runs: runs("a", []float64{0}, []float64{100})},
@@ -107,13 +108,14 @@ func TestMedianTwin(t *testing.T) {
 }
 
 func TestWrite(t *testing.T) {
-	r := Report{Version: 1, Seed: 7, Machine: Machine{Cores: 2, SchedulerCores: []int{1}, OtherCores: []int{0}},
+	r := Report{Version: 1, Seed: 7, Machine: Machine{Cores: 2, LoadBefore: 0.6, SchedulerCores: []int{1}, OtherCores: []int{0}},
 		Runs: runs("mixed", []float64{100, 120}, []float64{90}), Bars: SpeedBars(runs("mixed", []float64{100, 120}, []float64{90}), 0.95)}
 	var text, document bytes.Buffer
 	if err := r.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"seed: 7\n", "cores: 1 the scheduler's, 0 of etcd", "100, 120", "0.82", "0.818, bar at least 0.950: MISSED"} {
+	for _, want := range []string{"seed: 7\n", "load 0.60 before", "warning: other work", "cores: 1 the scheduler's, 0 of etcd", "100, 120", "0.82",
+		"0.818, bar at least 0.950: MISSED"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
 		}
@@ -124,5 +126,24 @@ func TestWrite(t *testing.T) {
 	var got Report
 	if err := json.Unmarshal(document.Bytes(), &got); err != nil || len(got.Runs) != 3 || got.Seed != 7 || got.Met() {
 		t.Errorf("read back %+v, %v", got, err)
+	}
+}
+
+func TestBusy(t *testing.T) {
+	tests := map[string]struct {
+		machine Machine
+		want    bool
+	}{
+		"idle":             {machine: Machine{Cores: 2, LoadBefore: 0.1}},
+		"a little":         {machine: Machine{Cores: 2, LoadBefore: 0.5}},
+		"one core of two":  {machine: Machine{Cores: 2, LoadBefore: 1}, want: true},
+		"one core of many": {machine: Machine{Cores: 32, LoadBefore: 1}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.machine.Busy(); got != tc.want {
+				t.Errorf("Busy = %v, want %v", got, tc.want)
+			}
+		})
 	}
 }

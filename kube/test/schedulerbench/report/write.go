@@ -40,9 +40,14 @@ func (r Report) WriteJSON(w io.Writer) error {
 func (r Report) WriteText(w io.Writer) error {
 	var text bytes.Buffer
 	m := r.Machine
-	fmt.Fprintf(&text, "machine: %d cores, %.0f GiB, %s; load %s before, %s after\n", m.Cores, m.MemoryGiB, m.CPU, m.LoadBefore, m.LoadAfter)
+	fmt.Fprintf(&text, "machine: %d cores, %.0f GiB, %s; load %.2f before, %.2f after\n",
+		m.Cores, m.MemoryGiB, m.CPU, m.LoadBefore, m.LoadAfter)
+	if m.Busy() {
+		fmt.Fprintln(&text, "warning: other work ran when the benchmark began; repeat it on an idle machine before you compare pods/s")
+	}
 	if len(m.SchedulerCores) > 0 {
-		fmt.Fprintf(&text, "cores: %s the scheduler's, %s of etcd, kube-apiserver and this program\n", numbers(m.SchedulerCores), numbers(m.OtherCores))
+		fmt.Fprintf(&text, "cores: %s the scheduler's, %s of etcd, kube-apiserver and this program\n",
+			numbers(m.SchedulerCores), numbers(m.OtherCores))
 	} else {
 		fmt.Fprintln(&text, "cores: not divided between the scheduler and the API server")
 	}

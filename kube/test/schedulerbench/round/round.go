@@ -89,7 +89,8 @@ func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes i
 }
 
 // measure reads what the scheduler has used, before anything else is asked of it. There may be no profiler.
-func measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, profiler *scheduler.Profiler, pods []load.Pod) (report.Run, error) {
+func measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, profiler *scheduler.Profiler,
+	pods []load.Pod) (report.Run, error) {
 	used, err := process.Used()
 	if err != nil {
 		return report.Run{}, err
@@ -120,7 +121,8 @@ func measure(ctx context.Context, progress watchbinds.Progress, process *schedul
 
 // waitBound waits until all pods are bound. It fails when the scheduler ends, when no pod was bound for a while, and when a bind was
 // wrong.
-func (s Setup) waitBound(ctx context.Context, name string, pods int, watch *watchbinds.Watch, process *scheduler.Scheduler) (watchbinds.Progress, error) {
+func (s Setup) waitBound(ctx context.Context, name string, pods int, watch *watchbinds.Watch,
+	process *scheduler.Scheduler) (watchbinds.Progress, error) {
 	line := time.NewTicker(sayEvery)
 	defer line.Stop()
 	stalled := time.NewTimer(s.Stalled)
@@ -136,8 +138,8 @@ func (s Setup) waitBound(ctx context.Context, name string, pods int, watch *watc
 		case <-process.Done():
 			return progress, process.Ended()
 		case <-stalled.C:
-			return progress, fmt.Errorf("%d of %d pods are bound, and none was within %v; the scheduler's last output:\n%s", progress.Bound, pods,
-				s.Stalled, process.Tail())
+			return progress, fmt.Errorf("%d of %d pods are bound, and none was within %v; the scheduler's last output:\n%s",
+				progress.Bound, pods, s.Stalled, process.Tail())
 		case <-watch.Changes():
 			stalled.Reset(s.Stalled)
 		case <-line.C:
@@ -157,7 +159,8 @@ func speed(p watchbinds.Progress) string {
 
 // unbound says why some pod has no node, by its condition.
 func unbound(ctx context.Context, c *cluster.Cluster) error {
-	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(context.WithoutCancel(ctx), metav1.ListOptions{FieldSelector: "spec.nodeName=", Limit: 200})
+	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(context.WithoutCancel(ctx),
+		metav1.ListOptions{FieldSelector: "spec.nodeName=", Limit: 200})
 	if err != nil {
 		return fmt.Errorf("look for the pods that are not bound: %w", err)
 	}

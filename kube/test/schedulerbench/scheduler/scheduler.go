@@ -28,6 +28,8 @@ type Kind struct {
 	ProfileName string
 	// Argv is the command line of the program, without flags.
 	Argv []string
+	// QPS is how many requests per second its client may send, and at once. Kubernetes' own default is 50 and 100.
+	QPS int
 	// profile is the profile in YAML, without its name.
 	profile string
 }
@@ -67,7 +69,7 @@ func Ours(argv ...string) Kind {
 `}
 }
 
-// configuration returns the KubeSchedulerConfiguration. The client's limits are high enough to be none.
+// configuration returns the KubeSchedulerConfiguration. The burst of the client is as high as its rate.
 func (k Kind) configuration(kubeconfig string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -75,10 +77,10 @@ leaderElection:
   leaderElect: false
 clientConnection:
   kubeconfig: %s
-  qps: 20000
-  burst: 20000
+  qps: %d
+  burst: %d
 profiles:
-- schedulerName: %s%s`, kubeconfig, k.ProfileName, k.profile)
+- schedulerName: %s%s`, kubeconfig, k.QPS, k.QPS, k.ProfileName, k.profile)
 }
 
 // Scheduler is a scheduler that runs.

@@ -38,7 +38,8 @@ func parse(text io.Reader) (Counts, error) {
 		c.Scoring += time.Duration(sum * float64(time.Second))
 	}
 	c.Reused = int(total(families["scheduler_batch_attempts_total"], map[string]string{"result": "hint_used"}))
-	c.PluginCalls = int(total(families["scheduler_plugin_evaluation_total"], map[string]string{"plugin": Plugin, "extension_point": "Score"}))
+	score := map[string]string{"plugin": Plugin, "extension_point": "Score"}
+	c.PluginCalls = int(total(families["scheduler_plugin_evaluation_total"], score))
 	return c, nil
 }
 

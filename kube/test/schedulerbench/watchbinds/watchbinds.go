@@ -88,7 +88,8 @@ func (w *Watch) keep(object any) any {
 		return object
 	}
 	w.count(pod)
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
 }
 
 // count counts a pod at its first appearance.
@@ -115,7 +116,8 @@ func (w *Watch) count(pod *corev1.Pod) {
 		n.gpus += int(gpus.Value())
 	}
 	if n.pods > w.limits.Pods || n.gpus > w.limits.GPUs {
-		w.err = errors.Join(w.err, fmt.Errorf("node %s got %d pods with %d GPUs, and has %d and %d", pod.Spec.NodeName, n.pods, n.gpus, w.limits.Pods, w.limits.GPUs))
+		w.err = errors.Join(w.err, fmt.Errorf("node %s got %d pods with %d GPUs, and has %d and %d",
+			pod.Spec.NodeName, n.pods, n.gpus, w.limits.Pods, w.limits.GPUs))
 	}
 	w.nodes[pod.Spec.NodeName] = n
 	select {
