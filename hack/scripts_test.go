@@ -222,8 +222,8 @@ func TestStagesAreTimed(t *testing.T) {
 		want      string // the lines after the first, without their seconds
 		code      int
 	}{
-		"passes": {"", "build, lint, unit tests, fuzzing, DRA slices, kubelet's managers, end to end, in all", 0},
-		"fails":  {`case "$*" in *devicemanager) exit 3 ;; esac`, "build, lint, unit tests, fuzzing, DRA slices, kubelet's managers: failed, in all", 3},
+		"passes": {"", "build, lint, unit tests, fuzzing, DRA slices, the scheduler's plugins, benchmark of the scheduler, a few nodes, kubelet's managers, end to end, in all", 0},
+		"fails":  {`case "$*" in *devicemanager) exit 3 ;; esac`, "build, lint, unit tests, fuzzing, DRA slices, the scheduler's plugins, benchmark of the scheduler, a few nodes, kubelet's managers: failed, in all", 3},
 	}
 	row := regexp.MustCompile(`(?m)^ +\d+ s  (.*)$`)
 	for name, tc := range tests {
