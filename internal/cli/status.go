@@ -144,10 +144,18 @@ func andMore(count int) string {
 // stateNoGate is the state of a node whose gate is off: it accepts pods with GPUs.
 const stateNoGate = "-"
 
-// notValidated returns what each node waits for that is not validated.
+// noteNoStack is the note about a cluster whose API server serves GPUStacks, so that an operator runs or ran there, and that has none.
+const noteNoStack = "GPUStack: there is none with the name default; the operator makes it from the ConfigMap " + v1alpha1.GPUStackConfigMap
+
+// notValidated returns what each node waits for that is not validated. Before the operator has made the GPUStack, a node without a gate is
+// one whose agent has just started.
 func notValidated(report *v1alpha1.StatusReport) []string {
 	var waiting []string
+	starting := slices.Contains(report.Notes, noteNoStack)
 	for i := range report.Nodes {
+		if n := &report.Nodes[i]; starting && n.State == stateNoGate {
+			waiting = append(waiting, fmt.Sprintf("node %s has no gate yet: the operator has not made the GPUStack", n.Node))
+		}
 		if n := &report.Nodes[i]; n.State != string(v1alpha1.GateValidated) && n.State != stateNoGate {
 			waiting = append(waiting, fmt.Sprintf("node %s is %s: %s", n.Node, n.State, waitsFor(n)))
 		}
@@ -185,7 +193,7 @@ func readStatus(ctx context.Context, client dynamic.Interface) (*v1alpha1.Status
 		}
 	}
 	if report.Stack == nil && errStacks == nil {
-		report.Notes = append(report.Notes, "GPUStack: there is none with the name default; the operator makes it from the ConfigMap "+v1alpha1.GPUStackConfigMap)
+		report.Notes = append(report.Notes, noteNoStack)
 	}
 	for i := range operations {
 		if o := &operations[i]; !ended(o) {

@@ -189,6 +189,23 @@ func (l *placesLab) testDegraded(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		// The agent knows it before the GPUNode does, so a prediction in between can miss.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if err := poll(ctx, "the GPUs are healthy again", func() error {
+			object, err := node.gpuNode(ctx)
+			if err != nil {
+				return err
+			}
+			for i := range object.Status.Devices {
+				if d := &object.Status.Devices[i]; d.Health.State != "Healthy" {
+					err = fmt.Errorf("%s is %s", d.UUID, d.Health.State)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
 	})
 	waitUntil(t, 30*time.Second, "the GPUNode says that two GPUs are degraded", func(ctx context.Context) error {
 		object, err := node.gpuNode(ctx)
@@ -220,12 +237,13 @@ func nodesOnly(names ...string) *corev1.Affinity {
 			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: names}}}}}}}
 }
 
-// testPredicted runs random pods of 1 to 8 GPUs, several at a time, and deletes random ones when the nodes are full. The scheduler compares
-// each prediction with the holders in the GPUNode: at least 99 % must be hits. BERTH_SOAK=1 runs 1,000 pods in place of 60.
+// testPredicted runs random pods of 1 to 8 GPUs, and deletes random ones when the nodes are full. The scheduler compares each prediction with
+// the holders in the GPUNode: at least 99 % must be hits. BERTH_SOAK=1 runs 1,000 pods in place of 60, and up to four of them at a time:
+// two pods that are bound to a node at the same moment can reach its kubelet in the other order, and then each has the GPUs of the other.
 func (l *placesLab) testPredicted(t *testing.T) {
-	pods, seed := 60, rand.Uint64()
+	pods, most, seed := 60, 1, rand.Uint64()
 	if os.Getenv(envSoak) != "" {
-		pods = 1000
+		pods, most = 1000, 4
 	}
 	t.Logf("seed %d, %d pods", seed, pods)
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -241,7 +259,7 @@ func (l *placesLab) testPredicted(t *testing.T) {
 	})
 	number := 0
 	for started := 0; started < pods; {
-		burst := min(1+random.IntN(4), pods-started)
+		burst := min(1+random.IntN(most), pods-started)
 		free := l.free(t)
 		var made []*corev1.Pod
 		for range burst {
