@@ -21,8 +21,8 @@ func TestMPS(t *testing.T) {
 	}
 	heard := make(chan string, 1)
 	go func() {
-		defer listener.Close()
 		client, err := listener.Accept()
+		listener.Close() // Before the client notices its end: a second one must not get into the queue.
 		if err != nil {
 			heard <- err.Error()
 			return
