@@ -237,9 +237,10 @@ func nodesOnly(names ...string) *corev1.Affinity {
 			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: names}}}}}}}
 }
 
-// testPredicted runs random pods of 1 to 8 GPUs, and deletes random ones when the nodes are full. The scheduler compares each prediction with
-// the holders in the GPUNode: at least 99 % must be hits. BERTH_SOAK=1 runs 1,000 pods in place of 60, and up to four of them at a time:
-// two pods that are bound to a node at the same moment can reach its kubelet in the other order, and then each has the GPUs of the other.
+// testPredicted runs random pods of 1 to 8 GPUs, and deletes random ones when the nodes are full. The scheduler compares each prediction
+// with the holders in the GPUNode: at least 99 % must be hits. BERTH_SOAK=1 runs 1,000 pods in place of 60, and up to four of them at a
+// time: two pods that are bound to a node at the same moment can reach its kubelet in the other order, and then each has the GPUs of the
+// other.
 func (l *placesLab) testPredicted(t *testing.T) {
 	pods, most, seed := 60, 1, rand.Uint64()
 	if os.Getenv(envSoak) != "" {
