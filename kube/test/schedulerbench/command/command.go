@@ -64,6 +64,7 @@ type flags struct {
 	seed        uint64
 	pin         bool
 	output      string
+	profile     string
 }
 
 func (f flags) check() error {
@@ -136,13 +137,15 @@ func largeCommand(programs func() (Programs, error)) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			b.setup.Profile = true
+			// Memory is measured as it is where nobody needs an order.
+			b.setup.Lists, b.setup.Profile, b.setup.ProfileFile = controlplane.Streamed, true, f.profile
 			return b.measure(cmd.Context(), []scheduler.Kind{scheduler.Ours(b.programs.Ours...)},
 				func(runs []report.Run) []report.Bar { return report.LargeBars(runs, mostBytes, mostMicroseconds) })
 		},
 	}
 	common(cmd, &f, 5000, 50000, 1)
 	cmd.Flags().StringSliceVar(&f.loads, "load", []string{"mixed"}, "loads to run")
+	cmd.Flags().StringVar(&f.profile, "profile", "", "file for the scheduler's CPU profile, for go tool pprof")
 	return cmd
 }
 
@@ -162,11 +165,15 @@ func common(cmd *cobra.Command, f *flags, nodes, pods, rounds int) {
 func controlPlaneCommand() *cobra.Command {
 	var dir string
 	var port int
+	var streamed bool
 	cmd := &cobra.Command{
 		Use: controlplane.Command, Short: "etcd and kube-apiserver in one process", Args: cobra.NoArgs, Hidden: true,
-		RunE: func(*cobra.Command, []string) error { return controlplane.Serve(dir, port) },
+		RunE: func(*cobra.Command, []string) error {
+			return controlplane.Serve(dir, port, controlplane.Lists(streamed))
+		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of all files")
+	cmd.Flags().BoolVar(&streamed, "streamed-lists", true, "stream lists to clients that start to watch")
 	cmd.Flags().IntVar(&port, "port", 0, "port of the API server")
 	return cmd
 }

@@ -28,8 +28,18 @@ const (
 	mostRequests = "5000"
 )
 
+// Lists is how the API server answers a client that starts to watch.
+type Lists bool
+
+const (
+	// Ordered are plain lists: a scheduler that starts queues the pods in the order of their names.
+	Ordered Lists = false
+	// Streamed are Kubernetes' default: an object at a time, so that a client needs less memory. A scheduler queues the pods in no order.
+	Streamed Lists = true
+)
+
 // Serve runs etcd and kube-apiserver until the process is signalled. The API server listens on the given port.
-func Serve(dir string, port int) error {
+func Serve(dir string, port int, lists Lists) error {
 	etcd, err := startEtcd(dir)
 	if err != nil {
 		return err
@@ -55,9 +65,7 @@ func Serve(dir string, port int) error {
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection",
 		"--enable-priority-and-fairness=false",
 		"--max-requests-inflight=" + mostRequests, "--max-mutating-requests-inflight=" + mostRequests,
-		// With streamed lists a scheduler that starts gets the pods in no order. With plain ones it queues them in the order of their
-		// names.
-		"--feature-gates=WatchList=false",
+		fmt.Sprintf("--feature-gates=WatchList=%t", lists == Streamed),
 		"--profiling=false",
 	})
 	return server.Execute()

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/process"
 )
 
-// Command is the name of the command that calls Serve with the flags --dir and --port.
+// Command is the name of the command that calls Serve with the flags --dir, --port and --streamed-lists.
 const Command = "control-plane"
 
 // ControlPlane is etcd and an API server that respond.
@@ -30,7 +30,7 @@ type ControlPlane struct {
 
 // Start starts a control plane from a program that has the command, on the given cores, and waits until it is ready. All its files are
 // in dir. The caller stops it.
-func Start(ctx context.Context, program, dir string, cores []int) (*ControlPlane, error) {
+func Start(ctx context.Context, program, dir string, cores []int, lists Lists) (*ControlPlane, error) {
 	port, err := process.FreePort(ctx)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,8 @@ func Start(ctx context.Context, program, dir string, cores []int) (*ControlPlane
 	}, c.Kubeconfig); err != nil {
 		return nil, fmt.Errorf("write a kubeconfig: %w", err)
 	}
-	if c.Process, err = process.Start(dir, Command, cores, program, Command, "--dir", dir, "--port", strconv.Itoa(port)); err != nil {
+	if c.Process, err = process.Start(dir, Command, cores, program, Command, "--dir", dir, "--port", strconv.Itoa(port),
+		"--streamed-lists="+strconv.FormatBool(lists == Streamed)); err != nil {
 		return nil, err
 	}
 	if err := c.waitReady(ctx); err != nil {

@@ -36,8 +36,12 @@ type Setup struct {
 	Dir string
 	// Stalled ends a run in which no pod was bound for this long.
 	Stalled time.Duration
+	// Lists is how the schedulers get the pods that are there when they start. Loads whose pods fit in their order only need Ordered.
+	Lists controlplane.Lists
 	// Profile asks for a CPU profile of the scheduler.
 	Profile bool
+	// ProfileFile is where the profile of the last run is kept, in pprof's format; empty: nowhere.
+	ProfileFile string
 	// Say prints a line of progress. It may be called from several goroutines.
 	Say func(format string, arguments ...any)
 }
@@ -55,7 +59,7 @@ func (s Setup) Run(ctx context.Context, kind scheduler.Kind, name string, nodes 
 }
 
 func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes int, pods []load.Pod) (report.Run, error) {
-	server, err := controlplane.Start(ctx, s.Program, dir, s.OtherCores)
+	server, err := controlplane.Start(ctx, s.Program, dir, s.OtherCores, s.Lists)
 	if err != nil {
 		return report.Run{}, err
 	}
@@ -85,11 +89,11 @@ func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes i
 	if err != nil {
 		return report.Run{}, errors.Join(err, unbound(ctx, c))
 	}
-	return measure(ctx, progress, process, profiler, pods)
+	return s.measure(ctx, progress, process, profiler, pods)
 }
 
 // measure reads what the scheduler has used, before anything else is asked of it. There may be no profiler.
-func measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, profiler *scheduler.Profiler,
+func (s Setup) measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, profiler *scheduler.Profiler,
 	pods []load.Pod) (report.Run, error) {
 	used, err := process.Used()
 	if err != nil {
@@ -107,7 +111,7 @@ func measure(ctx context.Context, progress watchbinds.Progress, process *schedul
 		Reused: counts.Reused, PluginCalls: counts.PluginCalls, ScoringMicroseconds: perPod(counts.Scoring.Seconds()),
 	}
 	if profiler != nil {
-		profile, err := profiler.Stop()
+		profile, err := profiler.Stop(s.ProfileFile)
 		if err != nil {
 			return report.Run{}, err
 		}

@@ -2,8 +2,9 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ type CPUProfile struct {
 type Profiler struct {
 	stop context.CancelFunc
 	done chan struct{}
-	sum  CPUProfile
+	read *profile.Profile
 	err  error
 }
 
@@ -47,45 +48,58 @@ func (s *Scheduler) Profile(ctx context.Context) *Profiler {
 	go func() {
 		defer close(p.done)
 		// The first request may come before the scheduler serves.
-		p.err = s.Wait(ctx, "the scheduler's profiler", func(ctx context.Context) error { return p.read(ctx, s) })
+		p.err = s.Wait(ctx, "the scheduler's profiler", func(ctx context.Context) error { return p.add(ctx, s) })
 		for p.err == nil && until.Err() == nil {
-			p.err = p.read(ctx, s)
+			p.err = p.add(ctx, s)
 		}
 	}()
 	return p
 }
 
-// read adds the profile of a window.
-func (p *Profiler) read(ctx context.Context, s *Scheduler) error {
+// add adds the profile of a window.
+func (p *Profiler) add(ctx context.Context, s *Scheduler) error {
 	body, err := s.get(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(window/time.Second)))
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	sum, err := sumUp(body)
+	next, err := profile.Parse(body)
 	if err != nil {
 		return err
 	}
-	p.sum = CPUProfile{All: p.sum.All + sum.All, Berth: p.sum.Berth + sum.Berth, Scoring: p.sum.Scoring + sum.Scoring}
-	return nil
+	if p.read == nil {
+		p.read = next
+		return nil
+	}
+	p.read, err = profile.Merge([]*profile.Profile{p.read, next})
+	return err
 }
 
-// Stop waits for the end of the last window and returns the sum of all.
-func (p *Profiler) Stop() (CPUProfile, error) {
+// Stop waits for the end of the last window and returns the sum of all. It writes the profile of all windows to a file, if one is named.
+func (p *Profiler) Stop(file string) (CPUProfile, error) {
 	p.stop()
 	<-p.done
 	if p.err != nil {
 		return CPUProfile{}, fmt.Errorf("profile the scheduler: %w", p.err)
 	}
-	return p.sum, nil
+	if file != "" {
+		if err := write(file, p.read); err != nil {
+			return CPUProfile{}, fmt.Errorf("keep the profile: %w", err)
+		}
+	}
+	return sumUp(p.read)
 }
 
-// sumUp reads a CPU profile.
-func sumUp(data io.Reader) (CPUProfile, error) {
-	read, err := profile.Parse(data)
+func write(path string, p *profile.Profile) error {
+	file, err := os.Create(path)
 	if err != nil {
-		return CPUProfile{}, err
+		return err
 	}
+	return errors.Join(p.Write(file), file.Close())
+}
+
+// sumUp attributes the samples of a CPU profile.
+func sumUp(read *profile.Profile) (CPUProfile, error) {
 	value := slices.IndexFunc(read.SampleType, func(t *profile.ValueType) bool { return t.Type == "cpu" && t.Unit == "nanoseconds" })
 	if value < 0 {
 		return CPUProfile{}, fmt.Errorf("profile has no CPU time, but %v", read.SampleType)

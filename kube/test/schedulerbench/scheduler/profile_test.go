@@ -1,7 +1,8 @@
 package scheduler
 
 import (
-	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -9,8 +10,7 @@ import (
 )
 
 // stacks returns a CPU profile with a sample of so many seconds for each stack, innermost function first.
-func stacks(t *testing.T, kind string, samples map[int64][]string) []byte {
-	t.Helper()
+func stacks(kind string, samples map[int64][]string) *profile.Profile {
 	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}, {Type: kind, Unit: "nanoseconds"}},
 		PeriodType: &profile.ValueType{Type: kind, Unit: "nanoseconds"}}
 	for seconds, names := range samples {
@@ -22,11 +22,7 @@ func stacks(t *testing.T, kind string, samples map[int64][]string) []byte {
 		}
 		p.Sample = append(p.Sample, sample)
 	}
-	var text bytes.Buffer
-	if err := p.Write(&text); err != nil {
-		t.Fatal(err)
-	}
-	return text.Bytes()
+	return p
 }
 
 func TestSumUp(t *testing.T) {
@@ -54,16 +50,32 @@ func TestSumUp(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := sumUp(bytes.NewReader(stacks(t, "cpu", tc.samples)))
+			got, err := sumUp(stacks("cpu", tc.samples))
 			want := CPUProfile{All: tc.want.All * time.Second, Berth: tc.want.Berth * time.Second, Scoring: tc.want.Scoring * time.Second}
 			if err != nil || got != want {
 				t.Errorf("sumUp = %+v, %v; want %+v", got, err, want)
 			}
 		})
 	}
-	for name, data := range map[string][]byte{"another profile": stacks(t, "delay", nil), "no profile": []byte("<html>")} {
-		if _, err := sumUp(bytes.NewReader(data)); err == nil {
-			t.Errorf("%s: no error, want one", name)
-		}
+	if _, err := sumUp(stacks("delay", nil)); err == nil {
+		t.Error("no error for another profile, want one")
+	}
+}
+
+func TestWriteKeepsTheProfile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cpu.pprof")
+	if err := write(path, stacks("cpu", map[int64][]string{3: {plugin + "Score"}})); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := profile.ParseData(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := sumUp(read); err != nil || got.Scoring != 3*time.Second {
+		t.Errorf("read back %+v, %v; want 3 s of scoring", got, err)
 	}
 }
