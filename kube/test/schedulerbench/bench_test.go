@@ -74,9 +74,9 @@ func TestBenchmark(t *testing.T) {
 		wantBars int
 	}{
 		"compare": {args: "compare --load mixed --nodes 30 --rounds 1",
-			wantRuns: []string{"stock", "ours"}, wantPods: 127, wantGPUs: 240, wantBars: 1},
+			wantRuns: []string{"stock", "ours"}, wantPods: 127, wantGPUs: 240, wantBars: 2},
 		"large, some without a GPU": {args: "large --nodes 10 --pods 150",
-			wantRuns: []string{"ours"}, wantPods: 150, wantGPUs: 72, wantBars: 2},
+			wantRuns: []string{"ours"}, wantPods: 150, wantGPUs: 72, wantBars: 3},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,9 @@ type Run struct {
 	Turn      int    `json:"turn"`
 	Nodes     int    `json:"nodes"`
 	Pods      int    `json:"pods"`
-	GPUs      int    `json:"gpus"`
+	// Unbound is how many pods the scheduler found no node for. Loads are such that all fit.
+	Unbound int `json:"unbound"`
+	GPUs    int `json:"gpus"`
 	// Seconds are from the first bind to the last.
 	Seconds       float64 `json:"seconds"`
 	PodsPerSecond float64 `json:"podsPerSecond"`
@@ -100,7 +102,7 @@ func SpeedBars(runs []Run, least float64) []Bar {
 	for _, load := range loads(runs) {
 		ratio, ok := Ratio(runs, load, func(r Run) float64 { return r.PodsPerSecond })
 		if ok {
-			bars = append(bars, bar(load, "pods/s, ours/stock", ratio, least, false))
+			bars = append(bars, bar(load, "pods/s, ours/stock", ratio, least, false), unboundBar(runs, load))
 		}
 	}
 	return bars
@@ -112,9 +114,22 @@ func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
 	var bars []Bar
 	for _, load := range loads(runs) {
 		bars = append(bars, bar(load, "peak memory in bytes", slices.Max(Values(runs, load, Ours, peak)), bytes, true),
-			bar(load, "CPU time of the plugin's scoring in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true))
+			bar(load, "CPU time of the plugin's scoring in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true),
+			unboundBar(runs, load))
 	}
 	return bars
+}
+
+// unboundBar demands that no run left a pod without a node.
+func unboundBar(runs []Run, load string) Bar {
+	b := Bar{Load: load, What: "pods without a node", AtMost: true}
+	for _, r := range runs {
+		if r.Load == load {
+			b.Value += float64(r.Unbound)
+		}
+	}
+	b.Met = b.Value == 0
+	return b
 }
 
 func peak(r Run) float64 { return float64(r.PeakBytes) }

@@ -19,6 +19,7 @@ type column struct {
 func columns() []column {
 	return []column{
 		{"pods/s", "%.0f", func(r Run) float64 { return r.PodsPerSecond }},
+		{"pods without a node", "%.0f", func(r Run) float64 { return float64(r.Unbound) }},
 		{"CPU s", "%.2f", func(r Run) float64 { return r.CPUSeconds }},
 		{"peak MB", "%.0f", func(r Run) float64 { return peak(r) / 1e6 }},
 		{"reused", "%.0f", func(r Run) float64 { return float64(r.Reused) }},
@@ -72,6 +73,9 @@ func (r Report) WriteText(w io.Writer) error {
 
 // short prints a ratio with two digits, and a large number as a whole one.
 func short(value float64) string {
+	if value == 0 {
+		return "0"
+	}
 	if value < 100 {
 		return fmt.Sprintf("%.3f", value)
 	}

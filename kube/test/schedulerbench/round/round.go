@@ -23,6 +23,9 @@ import (
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/watchbinds"
 )
 
+// errStalled is part of the error of a run in which no further pod is bound.
+var errStalled = errors.New("none was bound within")
+
 // sayEvery is the time between two lines of progress.
 const sayEvery = 2 * time.Second
 
@@ -86,8 +89,12 @@ func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes i
 		profiler = process.Profile(ctx)
 	}
 	progress, err := s.waitBound(ctx, kind.Name, len(pods), watch, process)
+	if errors.Is(err, errStalled) {
+		// Pods for which the scheduler finds no node are a result. That it does nothing is not.
+		err = s.explain(ctx, kind.Name, c, err)
+	}
 	if err != nil {
-		return report.Run{}, errors.Join(err, unbound(ctx, c))
+		return report.Run{}, err
 	}
 	return s.measure(ctx, progress, process, profiler, pods)
 }
@@ -106,7 +113,7 @@ func (s Setup) measure(ctx context.Context, progress watchbinds.Progress, proces
 	perPod := func(seconds float64) float64 { return seconds * 1e6 / float64(max(1, load.WithGPUs(pods))) }
 	seconds := progress.Last.Sub(progress.First).Seconds()
 	r := report.Run{
-		Pods: len(pods), GPUs: load.GPUs(pods), Seconds: seconds, PodsPerSecond: float64(len(pods)) / seconds,
+		Pods: len(pods), Unbound: len(pods) - progress.Bound, GPUs: load.GPUs(pods), Seconds: seconds, PodsPerSecond: float64(progress.Bound) / seconds,
 		CPUSeconds: used.CPU.Seconds(), PeakBytes: used.PeakBytes,
 		Reused: counts.Reused, PluginCalls: counts.PluginCalls, ScoringMicroseconds: perPod(counts.Scoring.Seconds()),
 	}
@@ -142,8 +149,8 @@ func (s Setup) waitBound(ctx context.Context, name string, pods int, watch *watc
 		case <-process.Done():
 			return progress, process.Ended()
 		case <-stalled.C:
-			return progress, fmt.Errorf("%d of %d pods are bound, and none was within %v; the scheduler's last output:\n%s",
-				progress.Bound, pods, s.Stalled, process.Tail())
+			return progress, fmt.Errorf("%d of %d pods are bound, and %w %v; the scheduler's last output:\n%s",
+				progress.Bound, pods, errStalled, s.Stalled, process.Tail())
 		case <-watch.Changes():
 			stalled.Reset(s.Stalled)
 		case <-line.C:
@@ -161,21 +168,43 @@ func speed(p watchbinds.Progress) string {
 	return fmt.Sprintf(", %.0f per second", float64(p.Bound)/seconds)
 }
 
-// unbound says why some pod has no node, by its condition.
-func unbound(ctx context.Context, c *cluster.Cluster) error {
-	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(context.WithoutCancel(ctx),
-		metav1.ListOptions{FieldSelector: "spec.nodeName=", Limit: 200})
+// explain returns nil if the scheduler has said of each pod without a node that it finds none, and prints what it said of one. Otherwise it
+// returns the error that led here.
+func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, stalled error) error {
+	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	if err != nil {
-		return fmt.Errorf("look for the pods that are not bound: %w", err)
+		return errors.Join(stalled, fmt.Errorf("look for the pods that are not bound: %w", err))
 	}
-	for _, pod := range list.Items {
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-				return fmt.Errorf("pod %s is not bound: %s", pod.Name, strings.TrimSpace(condition.Message))
-			}
+	why, err := judge(list.Items)
+	if err != nil {
+		return errors.Join(stalled, err)
+	}
+	s.Say("%s: %d pods got no node; %s", name, len(list.Items), why)
+	return nil
+}
+
+// judge returns what the scheduler has said of one of the pods without a node. It fails unless it has said of each that it finds none.
+func judge(pods []corev1.Pod) (string, error) {
+	if len(pods) == 0 {
+		return "", errors.New("all pods are bound; the watch missed some")
+	}
+	for i := range pods {
+		if _, said := refusal(&pods[i]); !said {
+			return "", fmt.Errorf("the scheduler says nothing of pod %s", pods[i].Name)
 		}
 	}
-	return nil
+	why, _ := refusal(&pods[0])
+	return pods[0].Name + ": " + why, nil
+}
+
+// refusal returns why the scheduler finds no node for a pod; false if it has not said so.
+func refusal(pod *corev1.Pod) (string, bool) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return strings.TrimSpace(c.Message), true
+		}
+	}
+	return "", false
 }
 
 // created returns what prints the progress of the objects that are created.
