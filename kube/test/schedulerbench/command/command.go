@@ -28,7 +28,7 @@ const (
 	leastSpeed = 0.95
 	// mostBytes is the most memory of the scheduler with 5,000 nodes and 50,000 pods.
 	mostBytes = 1e9
-	// mostMicroseconds is the most CPU time of the plugin's scoring per pod with GPUs.
+	// mostMicroseconds is the most CPU time of the plugin's scoring per pod.
 	mostMicroseconds = 2000
 )
 

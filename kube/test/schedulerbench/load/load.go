@@ -77,17 +77,6 @@ func GPUs(pods []Pod) int {
 	return sum
 }
 
-// WithGPUs returns how many of the pods ask for GPUs.
-func WithGPUs(pods []Pod) int {
-	count := 0
-	for _, p := range pods {
-		if p.GPUs > 0 {
-			count++
-		}
-	}
-	return count
-}
-
 func withGPUs(gpus int) Pod {
 	return Pod{GPUs: gpus, Cores: coresPerGPU * gpus, MemoryGiB: memoryPerGPU * gpus}
 }

@@ -33,7 +33,7 @@ type Run struct {
 	PeakBytes  int64   `json:"peakBytes"`
 	// Reused is how many pods got a node from the scores of the pod before (the scheduler's batching).
 	Reused int `json:"reused"`
-	// ScoringMicroseconds are those of the extension points that score, per pod with GPUs, with all plugins (see scheduler.Counts).
+	// ScoringMicroseconds are those of the extension points that score, per pod, with all plugins (see scheduler.Counts).
 	ScoringMicroseconds float64 `json:"scoringMicroseconds"`
 	// PluginCalls are the calls of Score of Berth's plugin, once per node.
 	PluginCalls int `json:"pluginCalls"`
@@ -41,8 +41,8 @@ type Run struct {
 	Profile *Profile `json:"profile,omitempty"`
 }
 
-// Profile is the CPU time of a part of the scheduler per pod with GPUs, in microseconds, added up over threads: the share that a CPU
-// profile shows, of CPUSeconds.
+// Profile is the CPU time of a part of the scheduler per pod (the plugin scores pods without GPUs too), in microseconds, added up over
+// threads: the share that a CPU profile shows, of CPUSeconds.
 type Profile struct {
 	// ScoringMicroseconds are those of the plugin's methods that score, BerthMicroseconds those of all of Berth's functions.
 	ScoringMicroseconds float64 `json:"scoringMicroseconds"`

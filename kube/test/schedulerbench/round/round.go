@@ -110,7 +110,7 @@ func (s Setup) measure(ctx context.Context, progress watchbinds.Progress, proces
 	if err != nil {
 		return report.Run{}, err
 	}
-	perPod := func(seconds float64) float64 { return seconds * 1e6 / float64(max(1, load.WithGPUs(pods))) }
+	perPod := func(seconds float64) float64 { return seconds * 1e6 / float64(len(pods)) }
 	seconds := progress.Last.Sub(progress.First).Seconds()
 	r := report.Run{
 		Pods: len(pods), Unbound: len(pods) - progress.Bound, GPUs: load.GPUs(pods), Seconds: seconds, PodsPerSecond: float64(progress.Bound) / seconds,
@@ -168,8 +168,8 @@ func speed(p watchbinds.Progress) string {
 	return fmt.Sprintf(", %.0f per second", float64(p.Bound)/seconds)
 }
 
-// explain returns nil if the scheduler has said of each pod without a node that it finds none, and prints what it said of one. Otherwise it
-// returns the error that led here.
+// explain returns nil if the scheduler has said of each pod without a node that it finds none, and prints what it said of one.
+// Otherwise it returns the error that led here.
 func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, stalled error) error {
 	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	if err != nil {
