@@ -195,6 +195,7 @@ func FuzzFlag(f *testing.F) {
 	f.Add("--config=/a --config /b")
 	f.Add("--config")
 	f.Add("--topology_manager_policy = none")
+	f.Add("-_config __config _-config") // an underscore in front of the name is no dash: found by this test
 	f.Fuzz(func(t *testing.T, line string) {
 		value, set := flag(strings.Split(line, " "), "config")
 		if !strings.Contains(line, value) || set && !strings.Contains(line, "--config") {

@@ -113,7 +113,8 @@ func arguments(argv []string) (flags []string, ok bool) {
 func flag(args []string, wanted string) (value string, set bool) {
 	for i, arg := range args {
 		name, text, inSame := strings.Cut(arg, "=")
-		if strings.ReplaceAll(name, "_", "-") != "--"+wanted {
+		name, isFlag := strings.CutPrefix(name, "--")
+		if !isFlag || strings.ReplaceAll(name, "_", "-") != wanted {
 			continue
 		}
 		if !inSame && i+1 < len(args) {
