@@ -8,6 +8,7 @@ import (
 	kubernetes "k8s.io/component-base/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/bindlimit"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
@@ -18,11 +19,13 @@ import (
 func newCommand() *cobra.Command {
 	plugins := placement.NewFactory(placement.Deps{Register: legacyregistry.Register})
 	command := app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New),
-		app.WithPlugin(preemption.Name, preemption.New(preemption.FromViews(plugins))))
+		app.WithPlugin(preemption.Name, preemption.New(preemption.FromViews(plugins))),
+		app.WithPlugin(bindlimit.Name, bindlimit.NewFactory().New))
 	command.Use = "berth-scheduler"
 	command.Long = `berth-scheduler is kube-scheduler with Berth's plugins compiled in: ` + placement.Name + ` chooses the node of
-a pod with GPUs by the GPUs that it would get there, ` + preemption.Name + ` which pods end for it. It has the flags and the configuration file of kube-scheduler,
-and the plugin runs in the profiles of that file that enable it.`
+a pod with GPUs by the GPUs that it would get there, ` + preemption.Name + ` which pods end for it,
+` + bindlimit.Name + ` bounds how many pods are bound at a time. It has the flags and the configuration file of kube-scheduler,
+and the plugins run in the profiles of that file that enable them.`
 	run := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		// Upstream's flag is a word, not a bool, so cobra's own cannot take its place.

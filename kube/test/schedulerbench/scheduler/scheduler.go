@@ -50,11 +50,15 @@ func Ours(argv ...string) Kind {
       - name: ` + Plugin + `
         weight: 10000
       - name: BerthPreemption
+      - name: BerthBindLimit
       disabled:
       - name: DefaultPreemption
     postFilter:
       enabled:
       - name: ` + Plugin + `
+    bind:
+      enabled:
+      - name: BerthBindLimit
     score:
       disabled:
       - name: NodeResourcesFit
