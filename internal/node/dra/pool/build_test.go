@@ -35,9 +35,10 @@ func linked(islands ...int) *gpu.Snapshot {
 // TestOrder lists the whole GPUs in the order in which the allocator tries them.
 func TestOrder(t *testing.T) {
 	for name, test := range map[string]struct {
-		islands []int
-		dynamic []int
-		want    string
+		islands  []int
+		dynamic  []int
+		degraded []int
+		want     string
 	}{
 		"one island":                         {islands: []int{1, 1, 1, 1}, want: "0 1 2 3"},
 		"two islands":                        {islands: []int{1, 2, 1, 2}, want: "0 2 1 3"},
@@ -46,9 +47,17 @@ func TestOrder(t *testing.T) {
 		"dynamic GPUs last in their island":  {islands: []int{1, 1, 1}, dynamic: []int{0, 1}, want: "2 0 1"},
 		"islands with a dynamic GPU last":    {islands: []int{1, 1, 2, 2}, dynamic: []int{1}, want: "2 3 0 1"},
 		"an unlinked dynamic before islands": {islands: []int{1, 1, 0}, dynamic: []int{2}, want: "2 0 1"},
+		"a degraded GPU last":                {islands: []int{1, 1, 1, 1}, degraded: []int{1}, want: "0 2 3 1"},
+		"also one without links":             {islands: []int{0, 0, 1, 1}, degraded: []int{0}, want: "1 2 3 0"},
+		"healthy islands before the others":  {islands: []int{1, 1, 2, 2, 3, 3}, degraded: []int{0, 3}, want: "4 5 1 2 0 3"},
+		"healthy islands, also dynamic ones": {islands: []int{1, 1, 2, 2}, dynamic: []int{2}, degraded: []int{0}, want: "3 2 1 0"},
+		"all degraded":                       {islands: []int{1, 1, 0}, degraded: []int{0, 1, 2}, want: "2 0 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := linked(test.islands...)
+			for _, i := range test.degraded {
+				s.GPUs[i].Health.State = gpu.Degraded
+			}
 			var got []string
 			for _, device := range deviceNames(build(t, s, settings(s, test.dynamic...), nil)) {
 				if id, ok := strings.CutPrefix(device, "gpu-"); ok && !strings.Contains(id, "-") {
@@ -197,6 +206,30 @@ func TestMIGDeviceHealth(t *testing.T) {
 	s.GPUs[0].MIG.Devices = nil
 	if got := tainted(); len(got) != 0 {
 		t.Errorf("tainted after the removal: %v", got)
+	}
+}
+
+// TestDegradedMIGDevice: of a partitioned GPU the degraded MIG device is last, and the GPU is behind a healthy one.
+func TestDegradedMIGDevice(t *testing.T) {
+	s := nvidiatest.New(t, "h100x8").Scan()
+	for i := range 2 {
+		s.GPUs[i].MIG.Enabled = true
+		s.GPUs[i].MIG.Devices = nil
+		for start := range 3 {
+			s.GPUs[i].MIG.Devices = append(s.GPUs[i].MIG.Devices, gpu.MIGDevice{GI: start + 1, Start: start, Size: 1, Partition: gpu.Partition{
+				UUID: gpu.UUID(fmt.Sprintf("MIG-%d%d", i, start)), Profile: "1g.10gb", Health: gpu.Health{State: gpu.Healthy}}})
+		}
+	}
+	s.GPUs[0].MIG.Devices[0].Health.State = gpu.Degraded
+	result := build(t, s, settings(s), nil)
+	var got []string
+	for _, name := range deviceNames(result) {
+		if device := result.Devices[name]; device.MIG != "" {
+			got = append(got, string(device.MIG))
+		}
+	}
+	if want := "MIG-10 MIG-11 MIG-12 MIG-01 MIG-02 MIG-00"; strings.Join(got, " ") != want {
+		t.Errorf("the order is %v, want %s", got, want)
 	}
 }
 

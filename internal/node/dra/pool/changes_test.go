@@ -64,7 +64,10 @@ func TestTouchedSlices(t *testing.T) {
 	}{
 		"nothing":                            {snapshot: h100, dynamic: upTo(8), change: func(*state) {}},
 		"a fault, whole GPUs":                {snapshot: h100, change: func(c *state) { c.s.GPUs[3].Health.State = gpu.NeedsReset }, want: 1},
-		"a fault, dynamic GPUs":              {snapshot: h100, dynamic: upTo(8), change: func(c *state) { c.s.GPUs[3].Health.State = gpu.Degraded }, want: 1},
+		"a fault, dynamic GPUs":              {snapshot: h100, dynamic: upTo(8), change: func(c *state) { c.s.GPUs[3].Health.State = gpu.NeedsReset }, want: 1},
+		"degraded, whole GPUs":               {snapshot: h100, change: func(c *state) { c.s.GPUs[3].Health.State = gpu.Degraded }, want: 1},
+		"degraded, in the last slice":        {snapshot: h100, dynamic: upTo(8), change: func(c *state) { c.s.GPUs[6].Health.State = gpu.Degraded }, want: 1},
+		"degraded, to another slice":         {snapshot: h100, dynamic: upTo(8), change: func(c *state) { c.s.GPUs[3].Health.State = gpu.Degraded }, want: 5, generation: true},
 		"a GPU is lost, dynamic":             {snapshot: h100, dynamic: upTo(8), change: func(c *state) { lose(c.s, 5) }, want: 1},
 		"the island's first is lost":         {snapshot: h100, dynamic: upTo(8), change: func(c *state) { lose(c.s, 0) }, want: 1},
 		"a GPU is removed, whole":            {snapshot: h100, change: func(c *state) { c.s = unlink(c.s, 0) }, want: 1},

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -115,7 +116,9 @@ func (s *Settings) addWhole(p *published, common attributes, consumes []resource
 // several of them would have one placement.
 func (s *Settings) addPartitions(p *published, common attributes) {
 	parts := slices.Clone(p.MIG.Devices)
-	slices.SortFunc(parts, func(a, b gpu.MIGDevice) int { return a.Start - b.Start })
+	slices.SortFunc(parts, func(a, b gpu.MIGDevice) int {
+		return cmp.Or(compareBool(a.Health.State.Class() == gpu.Degraded, b.Health.State.Class() == gpu.Degraded), a.Start-b.Start)
+	})
 	for i := range parts {
 		part := &parts[i]
 		shared := slices.ContainsFunc(p.MIG.Devices, func(o gpu.MIGDevice) bool { return o.GI == part.GI && o.UUID != part.UUID })
