@@ -54,6 +54,8 @@ var rules = []rule{
 	{packages: "hack/images/publish", berth: []string{"hack/images/image", "hack/images/sbom"}},
 	{packages: "hack/images/sbom", berth: none},
 	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
+	{packages: "internal/cluster/scheduler/bindlimit", berth: none, never: []string{"os", "net", "k8s.io/client-go/", "k8s.io/kubernetes/"}},
+	{packages: "kube/internal/plugins", berth: []string{"internal/cluster/scheduler/bindlimit", "internal/cluster/scheduler/placement", "kube/internal/preemption"}, never: []string{"os", "net"}},
 	{packages: "kube/internal/preemption", berth: []string{"internal/cluster/fleetview", "internal/core/"}, never: []string{"os", "net"}},
 	{packages: "kube/test/stock-plugin", berth: none, others: []string{"github.com/fsnotify/", "google.golang.org/grpc", "k8s.io/kubelet/"}},
 	{packages: "kube/test/schedulerbench/cluster", berth: []string{"api/", "kube/test/schedulerbench/load", "kube/test/schedulerbench/process"}, never: []string{"k8s.io/kubernetes/"}},

@@ -11,16 +11,18 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/bindlimit"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/internal/core/version"
+	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
 
 // newCommand returns the command line of kube-scheduler with Berth's plugins. The flag --version prints Berth's version beside that of
 // Kubernetes; --version=raw is upstream's.
 func newCommand() *cobra.Command {
-	plugins := placement.NewFactory(placement.Deps{Register: legacyregistry.Register})
-	command := app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New),
-		app.WithPlugin(preemption.Name, preemption.New(preemption.FromViews(plugins))),
-		app.WithPlugin(bindlimit.Name, bindlimit.NewFactory().New))
+	var options []app.Option
+	for name, factory := range plugins.Registry(legacyregistry.Register) {
+		options = append(options, app.WithPlugin(name, factory))
+	}
+	command := app.NewSchedulerCommand(options...)
 	command.Use = "berth-scheduler"
 	command.Long = `berth-scheduler is kube-scheduler with Berth's plugins compiled in: ` + placement.Name + ` chooses the node of
 a pod with GPUs by the GPUs that it would get there, ` + preemption.Name + ` which pods end for it,

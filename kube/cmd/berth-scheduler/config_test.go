@@ -22,11 +22,11 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/bindlimit"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
 
@@ -79,17 +79,7 @@ func readConfig() (*config.KubeSchedulerConfiguration, error) {
 
 // makeProfiles makes the profiles of a configuration as kube-scheduler makes them.
 func makeProfiles(of *config.KubeSchedulerConfiguration) (profile.Map, error) {
-	registry := frameworkruntime.Registry{}
-	plugins := placement.NewFactory(placement.Deps{Register: func(basemetrics.Registerable) error { return nil }})
-	if err := registry.Register(placement.Name, plugins.New); err != nil {
-		return nil, err
-	}
-	if err := registry.Register(preemption.Name, preemption.New(preemption.FromViews(plugins))); err != nil {
-		return nil, err
-	}
-	if err := registry.Register(bindlimit.Name, bindlimit.NewFactory().New); err != nil {
-		return nil, err
-	}
+	registry := plugins.Registry(func(basemetrics.Registerable) error { return nil })
 	client := fake.NewClientset()
 	made, err := scheduler.New(context.Background(), client, informers.NewSharedInformerFactory(client, 0), nil,
 		func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1) },

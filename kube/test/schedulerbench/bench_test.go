@@ -13,8 +13,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
-	"github.com/berth-gpu/berth/kube/internal/preemption"
+	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/command"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/controlplane"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/report"
@@ -34,9 +33,11 @@ func TestMain(m *testing.M) {
 		os.Exit(cli.Run(app.NewSchedulerCommand()))
 	case "berth-scheduler":
 		os.Args = os.Args[1:]
-		plugins := placement.NewFactory(placement.Deps{Register: legacyregistry.Register})
-		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(placement.Name, plugins.New),
-			app.WithPlugin(preemption.Name, preemption.New(preemption.FromViews(plugins))))))
+		var options []app.Option
+		for name, factory := range plugins.Registry(legacyregistry.Register) {
+			options = append(options, app.WithPlugin(name, factory))
+		}
+		os.Exit(cli.Run(app.NewSchedulerCommand(options...)))
 	}
 	os.Exit(m.Run())
 }

@@ -55,16 +55,24 @@ func (p *Plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *v1.Pod, 
 
 // rank replaces scores by ranks. The rank of all after the first 100 is 0.
 func rank(scores fwk.NodeScoreList) {
-	sorted := make([]int64, len(scores))
+	descending := func(a, b int64) int { return cmp.Compare(b, a) }
+	// The best scores, each once. Few of the scores of many nodes get into the list.
+	best := make([]int64, 0, fwk.MaxScore+1)
 	for i := range scores {
-		sorted[i] = scores[i].Score
+		if len(best) == int(fwk.MaxScore) && scores[i].Score <= best[len(best)-1] {
+			continue
+		}
+		if at, found := slices.BinarySearchFunc(best, scores[i].Score, descending); !found {
+			best = slices.Insert(best, at, scores[i].Score)
+			best = best[:min(len(best), int(fwk.MaxScore))]
+		}
 	}
-	slices.Sort(sorted)
-	sorted = slices.Compact(sorted)
-	slices.Reverse(sorted)
-	sorted = sorted[:min(len(sorted), int(fwk.MaxScore))]
 	for i := range scores {
-		at, found := slices.BinarySearchFunc(sorted, scores[i].Score, func(a, b int64) int { return cmp.Compare(b, a) })
+		if scores[i].Score < best[len(best)-1] {
+			scores[i].Score = 0
+			continue
+		}
+		at, found := slices.BinarySearchFunc(best, scores[i].Score, descending)
 		scores[i].Score = 0
 		if found {
 			scores[i].Score = fwk.MaxScore - int64(at)

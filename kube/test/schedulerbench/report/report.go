@@ -21,9 +21,11 @@ type Run struct {
 	Turn      int    `json:"turn"`
 	Nodes     int    `json:"nodes"`
 	Pods      int    `json:"pods"`
-	// Unbound is how many pods the scheduler found no node for. Loads are such that all fit.
+	// Unbound is how many pods the scheduler found no node for. Loads are such that all fit when they come in their order.
 	Unbound int `json:"unbound"`
-	GPUs    int `json:"gpus"`
+	// Overlooked is how many of these had room on a node at the end.
+	Overlooked int `json:"overlooked"`
+	GPUs       int `json:"gpus"`
 	// Seconds are from the first bind to the last.
 	Seconds       float64 `json:"seconds"`
 	PodsPerSecond float64 `json:"podsPerSecond"`
@@ -115,9 +117,22 @@ func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
 	for _, load := range loads(runs) {
 		bars = append(bars, bar(load, "peak memory in bytes", slices.Max(Values(runs, load, Ours, peak)), bytes, true),
 			bar(load, "CPU time of the plugin's scoring in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true),
-			unboundBar(runs, load))
+			overlookedBar(runs, load))
 	}
 	return bars
+}
+
+// overlookedBar demands that no run left a pod without a node although one had room for it. Pods for which there is no room are possible
+// where the scheduler is sent the pods in no order: the last ones can be large.
+func overlookedBar(runs []Run, load string) Bar {
+	b := Bar{Load: load, What: "pods without a node although one has room", AtMost: true}
+	for _, r := range runs {
+		if r.Load == load {
+			b.Value += float64(r.Overlooked)
+		}
+	}
+	b.Met = b.Value == 0
+	return b
 }
 
 // unboundBar demands that no run left a pod without a node.

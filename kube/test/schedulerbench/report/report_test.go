@@ -69,6 +69,18 @@ func TestUnboundPodsMissABar(t *testing.T) {
 	}
 }
 
+// TestOverlookedPodsMissABar: in the large run a pod may find no node, but not while one has room for it.
+func TestOverlookedPodsMissABar(t *testing.T) {
+	all := []Run{{Load: "a", Scheduler: Ours, PeakBytes: 1, Unbound: 2, Profile: &Profile{ScoringMicroseconds: 1}}}
+	if bars := LargeBars(all, 10, 20); !(Report{Bars: bars}).Met() {
+		t.Errorf("a bar is missed: %+v", bars)
+	}
+	all[0].Overlooked = 1
+	if bars := LargeBars(all, 10, 20); (Report{Bars: bars}).Met() {
+		t.Errorf("all bars are met although a pod was overlooked: %+v", bars)
+	}
+}
+
 func TestLargeBars(t *testing.T) {
 	tests := map[string]struct {
 		bytes        []int64

@@ -89,14 +89,17 @@ func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes i
 		profiler = process.Profile(ctx)
 	}
 	progress, err := s.waitBound(ctx, kind.Name, len(pods), watch, process)
+	overlooked := 0
 	if errors.Is(err, errStalled) {
 		// Pods for which the scheduler finds no node are a result. That it does nothing is not.
-		err = s.explain(ctx, kind.Name, c, err)
+		overlooked, err = s.explain(ctx, kind.Name, c, func(p *corev1.Pod) bool { return watch.Room(p, nodes) }, err)
 	}
 	if err != nil {
 		return report.Run{}, err
 	}
-	return s.measure(ctx, progress, process, profiler, pods)
+	r, err := s.measure(ctx, progress, process, profiler, pods)
+	r.Overlooked = overlooked
+	return r, err
 }
 
 // measure reads what the scheduler has used, before anything else is asked of it. There may be no profiler.
@@ -168,19 +171,25 @@ func speed(p watchbinds.Progress) string {
 	return fmt.Sprintf(", %.0f per second", float64(p.Bound)/seconds)
 }
 
-// explain returns nil if the scheduler has said of each pod without a node that it finds none, and prints what it said of one.
-// Otherwise it returns the error that led here.
-func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, stalled error) error {
+// explain prints what the scheduler said of one of the pods without a node, and returns for how many of them a node has room. When it has
+// not said of each that it finds no node, explain returns the error that led here.
+func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, room func(*corev1.Pod) bool, stalled error) (int, error) {
 	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	if err != nil {
-		return errors.Join(stalled, fmt.Errorf("look for the pods that are not bound: %w", err))
+		return 0, errors.Join(stalled, fmt.Errorf("look for the pods that are not bound: %w", err))
 	}
 	why, err := judge(list.Items)
 	if err != nil {
-		return errors.Join(stalled, err)
+		return 0, errors.Join(stalled, err)
 	}
-	s.Say("%s: %d pods got no node; %s", name, len(list.Items), why)
-	return nil
+	overlooked := 0
+	for i := range list.Items {
+		if room(&list.Items[i]) {
+			overlooked++
+		}
+	}
+	s.Say("%s: %d pods got no node, and a node has room for %d of them; %s", name, len(list.Items), overlooked, why)
+	return overlooked, nil
 }
 
 // judge returns what the scheduler has said of one of the pods without a node. It fails unless it has said of each that it finds none.

@@ -110,11 +110,7 @@ func (w *Watch) count(pod *corev1.Pod) {
 	}
 	w.last, w.pods[pod.Name] = at, pod.Spec.NodeName
 	n := w.nodes[pod.Spec.NodeName]
-	n.pods++
-	for _, c := range pod.Spec.Containers {
-		gpus := c.Resources.Requests[w.limits.Resource]
-		n.gpus += int(gpus.Value())
-	}
+	n.pods, n.gpus = n.pods+1, n.gpus+w.gpus(pod)
 	if n.pods > w.limits.Pods || n.gpus > w.limits.GPUs {
 		w.err = errors.Join(w.err, fmt.Errorf("node %s got %d pods with %d GPUs, and has %d and %d",
 			pod.Spec.NodeName, n.pods, n.gpus, w.limits.Pods, w.limits.GPUs))
@@ -124,6 +120,32 @@ func (w *Watch) count(pod *corev1.Pod) {
 	case w.change <- struct{}{}:
 	default: // The reader has not yet read the change before.
 	}
+}
+
+// Room tells whether one of so many nodes has room for a pod, by the pods that are bound.
+func (w *Watch) Room(pod *corev1.Pod, nodes int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wanted := w.gpus(pod)
+	if len(w.nodes) < nodes {
+		return wanted <= w.limits.GPUs // A node without pods.
+	}
+	for _, n := range w.nodes {
+		if n.pods < w.limits.Pods && n.gpus+wanted <= w.limits.GPUs {
+			return true
+		}
+	}
+	return false
+}
+
+// gpus returns how many GPUs a pod requests.
+func (w *Watch) gpus(pod *corev1.Pod) int {
+	sum := 0
+	for _, c := range pod.Spec.Containers {
+		gpus := c.Resources.Requests[w.limits.Resource]
+		sum += int(gpus.Value())
+	}
+	return sum
 }
 
 // Changes sends after one or more further binds.

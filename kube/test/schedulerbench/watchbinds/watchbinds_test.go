@@ -56,3 +56,37 @@ func TestCount(t *testing.T) {
 		})
 	}
 }
+
+func TestRoom(t *testing.T) {
+	on := func(node string, gpus ...int64) (list []*corev1.Pod) {
+		for i, n := range gpus {
+			list = append(list, pod(node+string(rune('a'+i)), node, n))
+		}
+		return list
+	}
+	tests := map[string]struct {
+		bound []*corev1.Pod
+		nodes int
+		gpus  int64
+		want  bool
+	}{
+		"a node without pods":          {bound: on("n", 8), nodes: 2, gpus: 8, want: true},
+		"more than a node has":         {nodes: 2, gpus: 9},
+		"free GPUs":                    {bound: on("n", 4), nodes: 1, gpus: 4, want: true},
+		"too few free":                 {bound: on("n", 4), nodes: 1, gpus: 5},
+		"free GPUs, too many pods":     {bound: on("n", 1, 1, 1), nodes: 1, gpus: 1},
+		"neither node has both":        {bound: append(on("n", 1, 0, 0), on("m", 5)...), nodes: 2, gpus: 4},
+		"no GPUs, and a place is left": {bound: append(on("n", 1, 0, 0), on("m", 8)...), nodes: 2, gpus: 0, want: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWatch(Limits{Resource: gpus, GPUs: 8, Pods: 3}, time.Now)
+			for _, p := range tc.bound {
+				w.keep(p)
+			}
+			if got := w.Room(pod("z", "", tc.gpus), tc.nodes); got != tc.want {
+				t.Errorf("Room = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,22 @@
+// Package plugins is the list of the plugins of berth-scheduler, in one place for the program and for the tests that run it. It guarantees
+// that the plugins of a registry share one model and one limit of bindings. It must not decide anything.
+package plugins
+
+import (
+	basemetrics "k8s.io/component-base/metrics"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/bindlimit"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/kube/internal/preemption"
+)
+
+// Registry returns the plugins of one scheduler. Register makes it serve a metric.
+func Registry(register func(basemetrics.Registerable) error) frameworkruntime.Registry {
+	places := placement.NewFactory(placement.Deps{Register: register})
+	return frameworkruntime.Registry{
+		placement.Name:  places.New,
+		preemption.Name: preemption.New(preemption.FromViews(places)),
+		bindlimit.Name:  bindlimit.NewFactory().New,
+	}
+}
