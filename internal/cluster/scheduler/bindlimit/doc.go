@@ -2,7 +2,7 @@
 //
 // Scheduling cycles can be faster than the API server binds pods. Each pod then waits in a request of its own. Beyond the 100 requests
 // that an HTTP/2 connection carries, client-go opens another connection per request: the API server spends its time on TLS. The plugin is
-// the first at bind. It takes one of Slots places, leaves the binding itself to the plugins behind it, and gives the place back at postBind,
+// the first at bind. It takes one of Slots places, leaves the binding to the plugins behind it, and gives the place back at postBind,
 // or at unreserve when the binding failed.
 //
 // It guarantees
