@@ -1,7 +1,6 @@
 package fit
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -39,10 +38,7 @@ type poolKey struct{ driver, pool string }
 
 // devicesOn returns the devices of a node in the order of drivers, pools and slices, and the pools of which none is allocated.
 func (c *Checker) devicesOn(node *corev1.Node) (devices []device, unusables []unusable, err error) {
-	order := slices.SortedFunc(maps.Keys(c.pools), func(a, b poolKey) int {
-		return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.pool, b.pool))
-	})
-	for _, k := range order {
+	for _, k := range c.order {
 		all := c.pools[k]
 		usable, relevant, err := c.usable(node, all)
 		if err != nil {
@@ -131,6 +127,9 @@ func contradiction(all []*resourceapi.ResourceSlice) string {
 // usable returns the devices of slices that a node can use, and whether a slice is for the node.
 func (c *Checker) usable(node *corev1.Node, list []*resourceapi.ResourceSlice) (devices []*resourceapi.Device, relevant bool, _ error) {
 	matches := func(name *string, all *bool, selector *corev1.NodeSelector) (bool, error) {
+		if name != nil && *name != "" {
+			return *name == node.Name, nil // Most slices; there are as many as nodes.
+		}
 		match, err := structured.NodeMatches(c.settings.Allocator, node, value(name), value(all), selector)
 		if err != nil {
 			return false, fmt.Errorf("compare a ResourceSlice with node %s: %w", node.Name, err)

@@ -63,6 +63,7 @@ type Checker struct {
 	nodes    []*corev1.Node
 	slices   []*resourceapi.ResourceSlice
 	pools    map[poolKey][]*resourceapi.ResourceSlice
+	order    []poolKey // of pools
 	classes  classes
 	// resources finds the class of an extended resource.
 	resources *extendedresourcecache.ExtendedResourceCache
@@ -96,6 +97,9 @@ func New(cluster Cluster, settings Settings) *Checker {
 	}
 	slices.SortFunc(c.slices, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
 	c.pools = poolsOf(c.slices)
+	c.order = slices.SortedFunc(maps.Keys(c.pools), func(a, b poolKey) int {
+		return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.pool, b.pool))
+	})
 	for i := range cluster.Classes {
 		class := &cluster.Classes[i]
 		c.classes[class.Name] = class
