@@ -63,6 +63,8 @@ func TestSchedulerRuns(t *testing.T) {
 			return c.Client().CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 		})
 	})
+	t.Run("Gated", func(t *testing.T) { s.testGated(t) })
+	t.Run("UnderLoad", func(t *testing.T) { s.testUnderLoad(t, "hollow-0") })
 	t.Run("Rights", func(t *testing.T) { s.testRights(t) })
 }
 
