@@ -24,7 +24,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/bindlimit"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/binding"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
@@ -166,12 +166,12 @@ func TestShippedProfiles(t *testing.T) {
 		if after := plugins.PostFilter.Enabled; len(after) != 3 || after[0].Name != placement.Name || after[2].Name != preemption.Name {
 			t.Errorf("profile %s: the plugins at postFilter are %v, want %s first, %s last and DynamicResources between them", p.SchedulerName, after, placement.Name, preemption.Name)
 		}
-		if binds := plugins.Bind.Enabled; len(binds) != 2 || binds[0].Name != bindlimit.Name || binds[1].Name != "DefaultBinder" {
-			t.Errorf("profile %s: the plugins at bind are %v, want %s before DefaultBinder", p.SchedulerName, binds, bindlimit.Name)
+		if binds := plugins.Bind.Enabled; len(binds) != 2 || binds[0].Name != binding.Name || binds[1].Name != "DefaultBinder" {
+			t.Errorf("profile %s: the plugins at bind are %v, want %s before DefaultBinder", p.SchedulerName, binds, binding.Name)
 		}
 		for point, set := range map[string]config.PluginSet{"reserve": plugins.Reserve, "postBind": plugins.PostBind} {
-			if !slices.ContainsFunc(set.Enabled, func(p config.Plugin) bool { return p.Name == bindlimit.Name }) {
-				t.Errorf("profile %s: %s is not at %s: its places would not come back", p.SchedulerName, bindlimit.Name, point)
+			if !slices.ContainsFunc(set.Enabled, func(p config.Plugin) bool { return p.Name == binding.Name }) {
+				t.Errorf("profile %s: %s is not at %s: its places would not come back", p.SchedulerName, binding.Name, point)
 			}
 		}
 		for point, set := range map[string]config.PluginSet{"filter": plugins.Filter, "reserve": plugins.Reserve, "preFilter": plugins.PreFilter} {

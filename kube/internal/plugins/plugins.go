@@ -6,7 +6,7 @@ import (
 	basemetrics "k8s.io/component-base/metrics"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/bindlimit"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/binding"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
@@ -17,6 +17,6 @@ func Registry(register func(basemetrics.Registerable) error) frameworkruntime.Re
 	return frameworkruntime.Registry{
 		placement.Name:  places.New,
 		preemption.Name: preemption.New(preemption.FromViews(places)),
-		bindlimit.Name:  bindlimit.NewFactory().New,
+		binding.Name:  binding.NewFactory().New,
 	}
 }

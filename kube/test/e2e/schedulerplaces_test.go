@@ -32,9 +32,9 @@ percentageOfNodesToScore: 100
 profiles:
 - schedulerName: default-scheduler
   plugins:
-    multiPoint: {enabled: [{name: BerthPlacement, weight: 10000}, {name: BerthPreemption}, {name: BerthBindLimit}], disabled: [{name: DefaultPreemption}]}
+    multiPoint: {enabled: [{name: BerthPlacement, weight: 10000}, {name: BerthPreemption}, {name: BerthBinding}], disabled: [{name: DefaultPreemption}]}
     postFilter: {enabled: [{name: BerthPlacement}]}
-    bind: {enabled: [{name: BerthBindLimit}]}
+    bind: {enabled: [{name: BerthBinding}]}
     score: {disabled: [{name: NodeResourcesFit}, {name: NodeResourcesBalancedAllocation}]}
   pluginConfig: [{name: BerthPlacement, args: {policy: pack}}, {name: PodTopologySpread, args: {defaultingType: List}}]
 `

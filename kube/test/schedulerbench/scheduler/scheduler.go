@@ -50,7 +50,7 @@ func Ours(argv ...string) Kind {
       - name: ` + Plugin + `
         weight: 10000
       - name: BerthPreemption
-      - name: BerthBindLimit
+      - name: BerthBinding
       disabled:
       - name: DefaultPreemption
     postFilter:
@@ -58,7 +58,7 @@ func Ours(argv ...string) Kind {
       - name: ` + Plugin + `
     bind:
       enabled:
-      - name: BerthBindLimit
+      - name: BerthBinding
     score:
       disabled:
       - name: NodeResourcesFit
