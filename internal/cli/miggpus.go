@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
@@ -25,7 +26,7 @@ func gpusOf(node *v1alpha1.GPUNode) []mig.GPU {
 			SubsystemID: deviceID(device.SubsystemID),
 			MIG: gpu.MIG{
 				Capable: len(device.MIGProfiles) > 0 || device.MIGEnabled, Enabled: device.MIGEnabled,
-				ModeNeedsReset: device.MIGModeNeedsReset, Geometry: geometryOf(device.MIGProfiles),
+				ModeNeedsReset: device.MIGModeNeedsReset, Geometry: fleetview.Geometry(device.MIGProfiles),
 			},
 		}
 		for _, one := range device.MIGDevices {
@@ -60,22 +61,6 @@ func deviceID(text string) uint32 {
 		return 0
 	}
 	return uint32(id)
-}
-
-// geometryOf derives the shape of a GPU from its profiles: the largest profile uses all of it.
-func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
-	var geometry gpu.MIGGeometry
-	for i, profile := range profiles {
-		geometry.Profiles = append(geometry.Profiles, gpu.MIGProfile{
-			Name: profile.Name, Number: i, ComputeSlices: profile.ComputeSlices, Size: profile.Size,
-			Starts: profile.Starts, Max: profile.Max,
-		})
-		geometry.ComputeSlices = max(geometry.ComputeSlices, profile.ComputeSlices)
-		for _, start := range profile.Starts {
-			geometry.MemorySlices = max(geometry.MemorySlices, start+profile.Size)
-		}
-	}
-	return geometry
 }
 
 // holdersOfNode returns a function that lists the holders of a GPU, a MIG device or a replica as text. It leaves out

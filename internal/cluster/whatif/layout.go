@@ -162,7 +162,7 @@ func (c *changer) partition(l *Layout, d *v1alpha1.GPUDevice, planned map[string
 	placed, known := planned[key]
 	if !known {
 		g := mig.GPU{
-			Index: d.Index, Product: d.Product, Capable: capable(d), Enabled: true, Geometry: geometryOf(d.MIGProfiles),
+			Index: d.Index, Product: d.Product, Capable: capable(d), Enabled: true, Geometry: fleetview.Geometry(d.MIGProfiles),
 		}
 		wanted, err := c.wanted(l, &g, d)
 		if err != nil {
@@ -225,21 +225,6 @@ func (c *changer) wanted(l *Layout, g *mig.GPU, d *v1alpha1.GPUDevice) (mig.Want
 		wanted.Devices[profile] += l.Devices[name]
 	}
 	return wanted, nil
-}
-
-// geometryOf derives the shape of a GPU from its profiles: the largest profile uses all of it.
-func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
-	var geometry gpu.MIGGeometry
-	for i, profile := range profiles {
-		geometry.Profiles = append(geometry.Profiles, gpu.MIGProfile{
-			Name: profile.Name, Number: i, ComputeSlices: profile.ComputeSlices, Size: profile.Size, Starts: profile.Starts, Max: profile.Max,
-		})
-		geometry.ComputeSlices = max(geometry.ComputeSlices, profile.ComputeSlices)
-		for _, start := range profile.Starts {
-			geometry.MemorySlices = max(geometry.MemorySlices, start+profile.Size)
-		}
-	}
-	return geometry
 }
 
 // offerOf returns how the devices of a GPU are offered.

@@ -54,14 +54,6 @@ type Idle struct {
 	Text    string `json:"text"`
 }
 
-// size returns what an entry has in all, in thousandths.
-func size(g *fleet.GPU) int64 {
-	if g.Size == 0 {
-		return fleet.Whole
-	}
-	return int64(g.Size)
-}
-
 // percent returns part of whole in per cent; 0 of nothing.
 func percent(part, whole float64) float64 {
 	if whole == 0 {
@@ -87,9 +79,9 @@ func (c *cluster) state(nodes []*fleet.Node, measure *fleet.Measure) State {
 			if counts[key] == nil {
 				counts[key] = &sums{}
 			}
-			counts[key].all += size(g)
-			counts[key].held += size(g) - int64(g.Free)
-			all, held = all+size(g), held+size(g)-int64(g.Free)
+			counts[key].all += int64(g.Total())
+			counts[key].held += int64(g.Total()) - int64(g.Free)
+			all, held = all+int64(g.Total()), held+int64(g.Total())-int64(g.Free)
 		}
 		usable, lost, stranded = usable+n.Idle(), lost+measure.Fragmentation(n), stranded+measure.Stranded(n)
 	}

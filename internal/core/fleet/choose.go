@@ -199,7 +199,7 @@ func (n *Node) used(physical uint8) int32 {
 	used := int32(0)
 	for i := range n.GPUs {
 		if g := &n.GPUs[i]; g.Physical == physical {
-			used += g.size() - g.Free
+			used += g.Total() - g.Free
 		}
 	}
 	return used

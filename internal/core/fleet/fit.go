@@ -122,7 +122,7 @@ func count(n *Node, s *Shape) devices {
 		}
 		all, free := int64(1), int64(0)
 		if amount := s.of(g); g.Unit > 0 {
-			all, free = int64(g.size()/amount), int64(g.Free/amount)
+			all, free = int64(g.Total()/amount), int64(g.Free/amount)
 		} else if g.Free >= amount {
 			free = 1
 		}

@@ -130,8 +130,8 @@ func (f *Fleet) Remove(op Op) error {
 		return fmt.Errorf("remove a pod from %s: %s are free, and the pod has %s; want at most what the node has", n.Name, Shape{CPU: n.FreeCPU, Memory: n.FreeMemory}, op.Shape)
 	}
 	for i := range op.GPUs.All() {
-		if g := &n.GPUs[i]; g.Free+op.Shape.of(g) > g.size() {
-			return fmt.Errorf("remove a pod from %s: %d of %d thousandths of GPU %d are free, and the pod has %d", n.Name, g.Free, g.size(), i, op.Shape.of(g))
+		if g := &n.GPUs[i]; g.Free+op.Shape.of(g) > g.Total() {
+			return fmt.Errorf("remove a pod from %s: %d of %d thousandths of GPU %d are free, and the pod has %d", n.Name, g.Free, g.Total(), i, op.Shape.of(g))
 		}
 	}
 	f.record(entry{node: op.Node, kind: removed, op: op})
@@ -175,7 +175,7 @@ func (f *Fleet) count(n *Node, sign int64) {
 	f.capacity.CPU += sign * n.CPU
 	f.capacity.Memory += sign * n.Memory
 	for i := range n.GPUs {
-		f.capacity.GPU += sign * int64(n.GPUs[i].size())
+		f.capacity.GPU += sign * int64(n.GPUs[i].Total())
 	}
 	f.free.CPU += sign * n.FreeCPU
 	f.free.Memory += sign * n.FreeMemory

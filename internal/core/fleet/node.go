@@ -71,8 +71,8 @@ type GPU struct {
 	Bandwidth, HostBandwidth int16
 }
 
-// size returns what the entry has in all.
-func (g *GPU) size() int32 {
+// Total returns what the entry has in all, in thousandths.
+func (g *GPU) Total() int32 {
 	if g.Size == 0 {
 		return Whole
 	}
@@ -146,10 +146,10 @@ func (n *Node) validate() error {
 
 func (g *GPU) validate() error {
 	switch {
-	case g.Size < 0 || g.Size > Whole || g.Free < 0 || g.Free > g.size() || g.State > Gone:
-		return fmt.Errorf("%d of %d thousandths are free, %v; want 0 to %d, and a known state", g.Free, g.size(), g.State, Whole)
-	case (g.Resource == "") != (g.Unit == 0) || g.Unit < 0 || g.Unit > g.size():
-		return fmt.Errorf("devices of the resource %q are %d thousandths each; want 1 to %d with a resource, 0 without", g.Resource, g.Unit, g.size())
+	case g.Size < 0 || g.Size > Whole || g.Free < 0 || g.Free > g.Total() || g.State > Gone:
+		return fmt.Errorf("%d of %d thousandths are free, %v; want 0 to %d, and a known state", g.Free, g.Total(), g.State, Whole)
+	case (g.Resource == "") != (g.Unit == 0) || g.Unit < 0 || g.Unit > g.Total():
+		return fmt.Errorf("devices of the resource %q are %d thousandths each; want 1 to %d with a resource, 0 without", g.Resource, g.Unit, g.Total())
 	case g.Physical >= MaxGPUs:
 		return fmt.Errorf("it is part of GPU %d; want 0 to %d", g.Physical, MaxGPUs-1)
 	}

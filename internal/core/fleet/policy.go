@@ -206,7 +206,7 @@ func (spread) Judge(n *Node, s *Shape, c *Choice) Score {
 	const most = 1<<stepBits - 1
 	free, all := n.Idle(), int64(0)
 	for i := range n.GPUs {
-		all += int64(n.GPUs[i].size())
+		all += int64(n.GPUs[i].Total())
 	}
 	if s.GPUs == 0 && all == 0 {
 		free, all = 1, 1

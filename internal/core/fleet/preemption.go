@@ -306,7 +306,7 @@ func (t *trial) node() *Node {
 	n.FreeCPU, n.FreeMemory = min(n.CPU, n.FreeCPU+t.cpu), min(n.Memory, n.FreeMemory+t.memory)
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
-		g.Free = min(g.size(), g.Free+t.freed[i])
+		g.Free = min(g.Total(), g.Free+t.freed[i])
 	}
 	for i := range t.Held {
 		h := &t.Held[i]

@@ -150,7 +150,7 @@ func TestPlansRefuse(t *testing.T) {
 	tests := map[string]*Preemption{
 		"an unknown victim":     bad(func(p *Preemption) { p.Held[0].Victims = []int{2} }),
 		"a victim listed twice": bad(func(p *Preemption) { p.Held[0].Victims = []int{1, 1} }),
-		"nobody holds":          bad(func(p *Preemption) { p.Held[0].Victims = nil }),
+		"no holder":             bad(func(p *Preemption) { p.Held[0].Victims = nil }),
 		"an unknown GPU":        bad(func(p *Preemption) { p.Held[0].GPUs = 0x4 }),
 		"an unknown budget":     bad(func(p *Preemption) { p.Victims[0].Budgets = [][]int{{0}} }),
 		"no pod":                bad(func(p *Preemption) { p.Victims[0].Pods = 0 }),
@@ -186,7 +186,7 @@ func ended(p *Preemption, mask int) Node {
 		}
 		for i := range h.GPUs.All() {
 			g := &n.GPUs[i]
-			g.Free = min(g.size(), g.Free+cmp.Or(h.Amount, g.Unit))
+			g.Free = min(g.Total(), g.Free+cmp.Or(h.Amount, g.Unit))
 		}
 	}
 	return n

@@ -40,7 +40,7 @@ const (
 )
 
 // weight orders changes: the smallest one is that whose acts have the smallest sum. An end that is under way anyway is the least, then what
-// a node does by itself, then what one command does and nobody loses anything by, then the end of another pod; last what needs hardware.
+// a node does by itself, then what one command does without a loss for others, then the end of another pod; last what needs hardware.
 func (a *Act) weight() int {
 	switch a.Kind {
 	case EndPod:

@@ -75,7 +75,7 @@ const (
 // GPUs are in use say more than 200 nodes without GPUs. How near a node is, is decided by
 //
 //  1. the rank of the worst thing in the way there, as listed below: the GPUs are free and something beside them lacks (1), other pods have
-//     the GPUs (2), somebody has to repair or release something (3), only another request or other rules of the pod change it (4), the node
+//     the GPUs (2), something has to be repaired or released (3), only another request or other rules of the pod change it (4), the node
 //     is of another kind (5);
 //  2. the number of things that are in the way.
 //

@@ -81,8 +81,8 @@ func (s *Stop) gates() string {
 	if len(kueue) > 0 {
 		return fmt.Sprintf("The pod waits because Kueue has not admitted it yet (scheduling gate %s).", list(kueue, "and"))
 	}
-	return fmt.Sprintf("The pod waits because of the scheduling %s %s, which %s must remove.",
-		plural(int64(len(others)), "gate", "gates"), list(others, "and"), plural(int64(len(others)), "whoever set it", "whoever set them"))
+	return fmt.Sprintf("The pod waits because of the scheduling %s %s, which the controller that set %s must remove.",
+		plural(int64(len(others)), "gate", "gates"), list(others, "and"), plural(int64(len(others)), "it", "them"))
 }
 
 // changes are what ends a stop. They are not acts on the cluster's nodes: what remains of the way is in the notes.

@@ -128,7 +128,7 @@ func TestFollower(t *testing.T) {
 	}
 	listener.SetUnlinkOnClose(false)
 	listener.Close()
-	check("a socket that nobody serves", "none", false, 1, "connection refused")
+	check("a socket that is not served", "none", false, 1, "connection refused")
 }
 
 // TestRun looks at once, then in intervals, until its context ends.

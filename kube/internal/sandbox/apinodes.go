@@ -150,7 +150,7 @@ func apiNode(name string, gpus int) *corev1.Node {
 	}
 }
 
-// apiGPUNode returns the GPUNode of an API node, as its agent would write it: GPUs that nobody holds, and that wait for their validation.
+// apiGPUNode returns the GPUNode of an API node, as its agent would write it: GPUs that no pod holds, and that wait for their validation.
 func apiGPUNode(name string, machine *apiMachine) *v1alpha1.GPUNode {
 	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode), ObjectMeta: metav1.ObjectMeta{Name: name}}
 	node.Status = machine.of(name)

@@ -34,8 +34,8 @@ func TestSchedulerClaims(t *testing.T) {
 	t.Run("Degraded", func(t *testing.T) { l.testClaimsDegraded(t) })
 }
 
-// testClaimsLinked: a claim for two GPUs of one island gets a pair that NVLinks connect, also when a GPU of the first pair is taken. Without
-// the constraint two GPUs are had on the node where they are linked.
+// testClaimsLinked: a claim for two GPUs of one island gets a pair that NVLinks connect, also when a GPU of the first pair is taken.
+// Without the constraint the pod goes to the node where the two are linked.
 func (l *draLab) testClaimsLinked(t *testing.T) {
 	linked := func(pod *corev1.Pod) {
 		t.Helper()

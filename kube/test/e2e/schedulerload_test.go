@@ -34,7 +34,7 @@ type schedulerLoad struct {
 }
 
 // testUnderLoad ends the leader of two schedulers in random ways at random moments while pods come and go: it is killed, its pod is
-// deleted, or another client takes the Lease. No GPU is given twice, the kubelet refuses no pod, and each pod that has room runs in the
+// deleted, or another client takes the Lease. No GPU is given twice, the kubelet refuses no pod, and each pod that fits runs in the
 // end. BERTH_SOAK=1 runs 20 ends in place of 3.
 func (s *schedulerTest) testUnderLoad(t *testing.T, node string) {
 	ends, seed := 3, rand.Uint64()

@@ -130,7 +130,7 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("%s: tried again %v; want %v", what, handle.pods, want)
 		}
 	}
-	step("nobody waits", gpuNode("gpu", true, true))
+	step("no pod waits", gpuNode("gpu", true, true))
 	for _, p := range []*v1.Pod{waitingPod("old", 0), waitingPod("young", 0), waitingPod("first", 10)} {
 		w.add(p, gpu)
 	}

@@ -4,7 +4,7 @@
 // The allocator tries devices in a fixed order: pools by driver and name, the slices of a pool by name, the devices of a slice in
 // the order of its list. It serves claims and their requests in order, and takes for each the next device that
 //
-//   - nobody holds, and no earlier request has;
+//   - no claim holds, and no earlier request has;
 //   - the selectors of class and request select, and whose taints the request tolerates;
 //   - has enough of each counter of its pool left, beside the devices that are held;
 //   - has the attribute of each constraint on the request, with the value of the devices that the constraint has already.

@@ -142,7 +142,7 @@ func node(i int) *corev1.Node {
 	}
 }
 
-// gpuNode returns a GPUNode as its agent would write it: 8 Healthy GPUs, connected by NVSwitch, that nobody holds.
+// gpuNode returns a GPUNode as its agent would write it: 8 Healthy GPUs, connected by NVSwitch, that no pod holds.
 func gpuNode(i int) *v1alpha1.GPUNode {
 	const model = "NVIDIA A100-SXM4-80GB"
 	n := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode), ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)}}

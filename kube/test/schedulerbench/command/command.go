@@ -137,7 +137,7 @@ func largeCommand(programs func() (Programs, error)) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// Memory is measured as it is where nobody needs an order.
+			// Memory is measured as it is without an order of the pods, which only comparisons need.
 			b.setup.Lists, b.setup.Profile, b.setup.ProfileFile = controlplane.Streamed, true, f.profile
 			return b.measure(cmd.Context(), []scheduler.Kind{scheduler.Ours(b.programs.Ours...)},
 				func(runs []report.Run) []report.Bar { return report.LargeBars(runs, mostBytes, mostMicroseconds) })

@@ -23,7 +23,7 @@ type Run struct {
 	Pods      int    `json:"pods"`
 	// Unbound is how many pods the scheduler found no node for. Loads are such that all fit when they come in their order.
 	Unbound int `json:"unbound"`
-	// Overlooked is how many of these had room on a node at the end.
+	// Overlooked is how many of these fit on a node at the end.
 	Overlooked int `json:"overlooked"`
 	GPUs       int `json:"gpus"`
 	// Seconds are from the first bind to the last.
@@ -122,10 +122,10 @@ func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
 	return bars
 }
 
-// overlookedBar demands that no run left a pod without a node although one had room for it. Pods for which there is no room are possible
-// where the scheduler is sent the pods in no order: the last ones can be large.
+// overlookedBar demands that no run left a pod without a node that fits on one. Pods that fit on none are possible where the scheduler
+// gets the pods in no order: the last ones can be large.
 func overlookedBar(runs []Run, load string) Bar {
-	b := Bar{Load: load, What: "pods without a node although one has room", AtMost: true}
+	b := Bar{Load: load, What: "pods without a node that fit on one", AtMost: true}
 	for _, r := range runs {
 		if r.Load == load {
 			b.Value += float64(r.Overlooked)

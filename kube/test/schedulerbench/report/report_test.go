@@ -69,7 +69,7 @@ func TestUnboundPodsMissABar(t *testing.T) {
 	}
 }
 
-// TestOverlookedPodsMissABar: in the large run a pod may find no node, but not while one has room for it.
+// TestOverlookedPodsMissABar: in the large run a pod may find no node, but not while it fits on one.
 func TestOverlookedPodsMissABar(t *testing.T) {
 	all := []Run{{Load: "a", Scheduler: Ours, PeakBytes: 1, Unbound: 2, Profile: &Profile{ScoringMicroseconds: 1}}}
 	if bars := LargeBars(all, 10, 20); !(Report{Bars: bars}).Met() {

@@ -92,7 +92,7 @@ func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes i
 	overlooked := 0
 	if errors.Is(err, errStalled) {
 		// Pods for which the scheduler finds no node are a result. That it does nothing is not.
-		overlooked, err = s.explain(ctx, kind.Name, c, func(p *corev1.Pod) bool { return watch.Room(p, nodes) }, err)
+		overlooked, err = s.explain(ctx, kind.Name, c, func(p *corev1.Pod) bool { return watch.Fits(p, nodes) }, err)
 	}
 	if err != nil {
 		return report.Run{}, err
@@ -171,9 +171,9 @@ func speed(p watchbinds.Progress) string {
 	return fmt.Sprintf(", %.0f per second", float64(p.Bound)/seconds)
 }
 
-// explain prints what the scheduler said of one of the pods without a node, and returns for how many of them a node has room. When it has
+// explain prints what the scheduler said of one of the pods without a node, and returns how many of them fit on a node. When it has
 // not said of each that it finds no node, explain returns the error that led here.
-func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, room func(*corev1.Pod) bool, stalled error) (int, error) {
+func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, fits func(*corev1.Pod) bool, stalled error) (int, error) {
 	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	if err != nil {
 		return 0, errors.Join(stalled, fmt.Errorf("look for the pods that are not bound: %w", err))
@@ -184,11 +184,11 @@ func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, roo
 	}
 	overlooked := 0
 	for i := range list.Items {
-		if room(&list.Items[i]) {
+		if fits(&list.Items[i]) {
 			overlooked++
 		}
 	}
-	s.Say("%s: %d pods got no node, and a node has room for %d of them; %s", name, len(list.Items), overlooked, why)
+	s.Say("%s: %d pods got no node, and %d of them fit on a node; %s", name, len(list.Items), overlooked, why)
 	return overlooked, nil
 }
 

@@ -122,8 +122,8 @@ func (w *Watch) count(pod *corev1.Pod) {
 	}
 }
 
-// Room tells whether one of so many nodes has room for a pod, by the pods that are bound.
-func (w *Watch) Room(pod *corev1.Pod, nodes int) bool {
+// Fits tells whether a pod fits on one of so many nodes beside the pods that are bound.
+func (w *Watch) Fits(pod *corev1.Pod, nodes int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wanted := w.gpus(pod)

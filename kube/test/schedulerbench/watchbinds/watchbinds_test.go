@@ -57,7 +57,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-func TestRoom(t *testing.T) {
+func TestFits(t *testing.T) {
 	on := func(node string, gpus ...int64) (list []*corev1.Pod) {
 		for i, n := range gpus {
 			list = append(list, pod(node+string(rune('a'+i)), node, n))
@@ -84,8 +84,8 @@ func TestRoom(t *testing.T) {
 			for _, p := range tc.bound {
 				w.keep(p)
 			}
-			if got := w.Room(pod("z", "", tc.gpus), tc.nodes); got != tc.want {
-				t.Errorf("Room = %v, want %v", got, tc.want)
+			if got := w.Fits(pod("z", "", tc.gpus), tc.nodes); got != tc.want {
+				t.Errorf("Fits = %v, want %v", got, tc.want)
 			}
 		})
 	}
