@@ -3,8 +3,8 @@
 //
 // The kubelet is the process that listens on its device plugin socket: the kernel names it to a process that connects (SO_PEERCRED). So of
 // several kubelets of a machine it is the one that this agent serves, and one in a container is found too. Its command line says which
-// files it read; they are read in its root directory (/proc/PID/root). Flags count before drop-ins, drop-ins before the file, and the file before
-// the default, as in cmd/kubelet/app/server.go.
+// files it read; they are read in its root directory (/proc/PID/root). Flags count before drop-ins, drop-ins before the file, and the file
+// before the default, as in cmd/kubelet/app/server.go.
 //
 // It guarantees that what is not certain is an error and never a default: a program that contains a kubelet and has flags of its own (k3s,
 // kubelite), a file that was changed after the kubelet had started, a file that cannot be read, and a policy that does not exist. It reads
