@@ -125,7 +125,8 @@ func TestSmallClaimsLeaveIslands(t *testing.T) {
 	}
 }
 
-// TestSelectors allocates with expressions about the attributes and capacities that claims are expected to use.
+// TestSelectors allocates with expressions about the attributes and capacities that claims are expected to use. The first healthy GPU is
+// the third.
 func TestSelectors(t *testing.T) {
 	s := scan(t, "h100x8").snapshot
 	s.GPUs[0].Health.State = gpu.NeedsReset // no claim may get it
@@ -136,18 +137,19 @@ func TestSelectors(t *testing.T) {
 		request request
 		want    int // the index of the GPU, or -1
 	}{
-		"any GPU":              {request{class: pool.DefaultDriver}, 1},
+		"any GPU":              {request{class: pool.DefaultDriver}, 2},
 		"healthy":              {request{class: pool.DefaultDriver, expressions: []string{attribute(`health == "Healthy"`)}}, 2},
-		"memory":               {request{class: pool.DefaultDriver, expressions: []string{fmt.Sprintf(`device.capacity[%q].memory.compareTo(quantity("40Gi")) >= 0`, pool.DefaultDriver)}}, 1},
+		"degraded":             {request{class: pool.DefaultDriver, expressions: []string{attribute(`health == "Degraded"`)}}, 1},
+		"memory":               {request{class: pool.DefaultDriver, expressions: []string{fmt.Sprintf(`device.capacity[%q].memory.compareTo(quantity("40Gi")) >= 0`, pool.DefaultDriver)}}, 2},
 		"too much memory":      {request{class: pool.DefaultDriver, expressions: []string{fmt.Sprintf(`device.capacity[%q].memory.compareTo(quantity("100Gi")) >= 0`, pool.DefaultDriver)}}, -1},
-		"architecture":         {request{class: pool.DefaultDriver, expressions: []string{attribute(`architecture == "Hopper"`)}}, 1},
+		"architecture":         {request{class: pool.DefaultDriver, expressions: []string{attribute(`architecture == "Hopper"`)}}, 2},
 		"another architecture": {request{class: pool.DefaultDriver, expressions: []string{attribute(`architecture == "Ampere"`)}}, -1},
-		"product":              {request{class: pool.DefaultDriver, expressions: []string{attribute(`productName.contains("H100")`)}}, 1},
-		"driver":               {request{class: pool.DefaultDriver, expressions: []string{attribute(`driverVersion.isGreaterThan(semver("580.0.0"))`)}}, 1},
-		"compute capability":   {request{class: pool.DefaultDriver, expressions: []string{attribute(`cudaComputeCapability.compareTo(semver("9.0.0")) >= 0`)}}, 1},
+		"product":              {request{class: pool.DefaultDriver, expressions: []string{attribute(`productName.contains("H100")`)}}, 2},
+		"driver":               {request{class: pool.DefaultDriver, expressions: []string{attribute(`driverVersion.isGreaterThan(semver("580.0.0"))`)}}, 2},
+		"compute capability":   {request{class: pool.DefaultDriver, expressions: []string{attribute(`cudaComputeCapability.compareTo(semver("9.0.0")) >= 0`)}}, 2},
 		"NUMA node":            {request{class: pool.DefaultDriver, expressions: []string{`device.attributes["resource.kubernetes.io"].numaNode == 1`}}, 4},
-		"MIG profile":          {request{class: migClass("2g.20gb")}, 1},
-		"MIG multiprocessors":  {request{class: migClass("3g.40gb"), expressions: []string{fmt.Sprintf(`device.capacity[%q].multiprocessors.compareTo(quantity("60")) >= 0`, pool.DefaultDriver)}}, 1},
+		"MIG profile":          {request{class: migClass("2g.20gb")}, 2},
+		"MIG multiprocessors":  {request{class: migClass("3g.40gb"), expressions: []string{fmt.Sprintf(`device.capacity[%q].multiprocessors.compareTo(quantity("60")) >= 0`, pool.DefaultDriver)}}, 2},
 		"another GPU's MIG":    {request{class: migClass("1g.5gb")}, -1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -64,6 +64,7 @@ func TestSchedulerRuns(t *testing.T) {
 		})
 	})
 	t.Run("Gated", func(t *testing.T) { s.testGated(t) })
+	t.Run("Preempts", func(t *testing.T) { s.testPreempts(t, "hollow-0") })
 	t.Run("UnderLoad", func(t *testing.T) { s.testUnderLoad(t, "hollow-0") })
 	t.Run("Rights", func(t *testing.T) { s.testRights(t) })
 }

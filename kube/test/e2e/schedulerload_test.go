@@ -15,6 +15,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -346,4 +347,40 @@ func (s *schedulerTest) testQuotaInFront(t *testing.T) {
 		return err
 	})
 	startPod(t, s.Cluster, above)
+}
+
+// testPreempts fills the node without containers with a pod of 4 GPUs and four of 1 GPU. A pod of 4 GPUs with a higher priority ends the
+// first, which is one pod less to end than three more, with the rights of the chart.
+func (s *schedulerTest) testPreempts(t *testing.T, node string) {
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}
+	if _, err := s.Client().SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string, gpus int) *corev1.Pod {
+		pod := s.podOf(name, schedulerName)
+		requestGPUs(&pod.Spec.Containers[0], gpus)
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		pod.Spec.Tolerations = []corev1.Toleration{{Key: sandbox.HollowLabel, Operator: corev1.TolerationOpExists}}
+		pod.Spec.TerminationGracePeriodSeconds = new(int64)
+		return pod
+	}
+	large := startPod(t, s.Cluster, of("large", 4))
+	var small []*corev1.Pod
+	for i := range 4 {
+		small = append(small, startPod(t, s.Cluster, of(fmt.Sprintf("small-%d", i), 1)))
+	}
+	urgent := of("urgent", 4)
+	urgent.Spec.PriorityClassName = class.Name
+	began := time.Now()
+	startPod(t, s.Cluster, urgent)
+	t.Logf("the urgent pod ran after %v", time.Since(began).Round(time.Millisecond))
+	pods := s.Client().CoreV1().Pods(metav1.NamespaceDefault)
+	if got, err := pods.Get(t.Context(), large.Name, metav1.GetOptions{}); err == nil && got.UID == large.UID && got.DeletionTimestamp == nil {
+		t.Errorf("the pod of 4 GPUs is there: %s", got.Status.Phase)
+	}
+	for _, pod := range small {
+		if got, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{}); err != nil || got.DeletionTimestamp != nil {
+			t.Errorf("pod %s of 1 GPU has ended: %v", pod.Name, err)
+		}
+	}
 }
