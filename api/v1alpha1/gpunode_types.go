@@ -125,6 +125,10 @@ type GPUConfigStatus struct {
 	// MIGConfigMap is NAMESPACE/NAME of the ConfigMap that defines layouts.
 	// +optional
 	MIGConfigMap string `json:"migConfigMap,omitempty"`
+	// SharedDevicesAllocationPolicy says from which GPU a pod gets a replica: distributed from the
+	// one of which least is in use, packed from the one of which most is.
+	// +optional
+	SharedDevicesAllocationPolicy SharePolicy `json:"sharedDevicesAllocationPolicy,omitempty"`
 }
 
 // GPUDriver is a driver and the CUDA version that it supports.

@@ -65,6 +65,8 @@ func replicated(gpu, replicas int) func(*v1alpha1.GPUNode) {
 	}
 }
 
+func packed(n *v1alpha1.GPUNode) { n.Status.Config.SharedDevicesAllocationPolicy = v1alpha1.PolicyPacked }
+
 // partitioned gives a GPU MIG devices: profile, start and size of each.
 func partitioned(gpu int, devices ...v1alpha1.MIGDevice) func(*v1alpha1.GPUNode) {
 	return func(n *v1alpha1.GPUNode) {
@@ -129,6 +131,10 @@ func TestBuild(t *testing.T) {
 			want: "gpu:degraded:1000/1000 gpu:draining:1000/1000 gpu:gone:1000/1000 gpu:gone:1000/1000 gpu:usable:1000/1000"},
 		"excluded, not offered": {node: gpuNode(3, func(n *v1alpha1.GPUNode) { n.Status.Devices[0].Excluded = true; n.Status.Devices[1].Offered = nil }), want: "gpu:usable:1000/1000"},
 		"replicas":              {node: gpuNode(1, replicated(0, 4), held(0, pod("a"), pod("gone"))), pods: []Pod{wants("a", of(whole+".shared", 1))}, want: "gpu.shared:usable:750/1000 a=r[0]"},
+		"replicas, distributed": {node: gpuNode(2, replicated(0, 4), replicated(1, 4)), pods: []Pod{wants("a", of(whole+".shared", 1)), wants("b", of(whole+".shared", 1))},
+			want: "gpu.shared:usable:750/1000 gpu.shared:usable:750/1000 a=p[0] b=p[1]"},
+		"replicas, packed": {node: gpuNode(2, replicated(0, 4), replicated(1, 4), packed), pods: []Pod{wants("a", of(whole+".shared", 1)), wants("b", of(whole+".shared", 1))},
+			want: "gpu.shared:usable:500/1000 gpu.shared:usable:1000/1000 a=p[0] b=p[0]"},
 		"replicas that do not divide": {node: gpuNode(1, replicated(0, 3)), pods: []Pod{wants("a", of(whole+".shared", 1)), wants("b", of(whole+".shared", 1)), wants("c", of(whole+".shared", 1))},
 			want: "gpu.shared:usable:0/999 a=p[0] b=p[0] c=p[0]"},
 		"MIG devices": {node: gpuNode(1, partitioned(0, mig("M1", "3g.20gb", 0, 4), mig("M2", "1g.5gb", 4, 1, pod("a")), mig("M3", "1g.5gb", 5, 1))), pods: []Pod{wants("a", of("nvidia.com/mig-1g.5gb", 1))},

@@ -23,7 +23,9 @@ type Hardware struct {
 	links    *shared.Topology
 	gpus     int
 	nvlinks  bool
-	held     map[string]podDevices
+	// packed is true where a pod gets a replica of the GPU of which most is in use.
+	packed bool
+	held   map[string]podDevices
 	// unpredictable says why the kubelet may choose other GPUs than predicted, or is empty.
 	unpredictable string
 }
@@ -106,7 +108,8 @@ func Unreadable(node string, err error) *Hardware {
 
 // Read reads a GPUNode. It never fails: what cannot be used is in Note.
 func (r *Reader) Read(node *v1alpha1.GPUNode) *Hardware {
-	h := &Hardware{Node: node.Name, Product: node.Status.Summary.Model, gpus: len(node.Status.Devices)}
+	h := &Hardware{Node: node.Name, Product: node.Status.Summary.Model, gpus: len(node.Status.Devices),
+		packed: node.Status.Config.SharedDevicesAllocationPolicy == v1alpha1.PolicyPacked}
 	if len(node.Status.Devices) > fleet.MaxGPUs {
 		h.Note = fmt.Sprintf("GPUNode %s lists %d GPUs, more than the %d that are supported; the counts of the Node decide", node.Name, h.gpus, fleet.MaxGPUs)
 		h.unusable = true

@@ -75,7 +75,7 @@ func Build(in Input) View {
 		v.countDevices(&in)
 		return v
 	}
-	v.Node.Links, v.Unpredictable = in.Hardware.links, in.Hardware.unpredictable
+	v.Node.Links, v.Unpredictable, v.Node.Spread = in.Hardware.links, in.Hardware.unpredictable, !in.Hardware.packed
 	alive := map[string]bool{}
 	for i := range in.Pods {
 		alive[in.Pods[i].UID] = true

@@ -74,7 +74,8 @@ func input() Input {
 			"MIG-1": {Resource: "nvidia.com/mig-1g.5gb"},
 			"GPU-x": {Resource: "nvidia.com/gpu"},
 		},
-		Config: v1alpha1.GPUConfigStatus{Source: "berth-system/berth/node.yaml", MIGLayout: "all-1g.5gb", MIGConfigMap: "berth-system/mig"},
+		Config: v1alpha1.GPUConfigStatus{Source: "berth-system/berth/node.yaml", MIGLayout: "all-1g.5gb", MIGConfigMap: "berth-system/mig",
+			SharedDevicesAllocationPolicy: v1alpha1.PolicyPacked},
 		Conditions: []metav1.Condition{
 			{Type: "MIGApplied", Status: "False", Reason: "Waiting", Message: "waits for ml/a",
 				LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC))},

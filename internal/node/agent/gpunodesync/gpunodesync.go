@@ -143,7 +143,8 @@ func (s *Syncer) build() *v1alpha1.GPUNode {
 	return gpunode.Build(s.deps.NodeName, gpunode.Input{
 		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: holdings, Offered: offered(s.deps.Devices.Units()),
 		Excluded: config.Excluded(snapshot.Of(s.deps.Vendor), now.Config), Conditions: s.deps.Conditions.All(),
-		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
+		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap,
+			SharedDevicesAllocationPolicy: now.Config.SharedDevicesAllocationPolicy},
 		Gate:   s.deps.Gate.Status(), TopologyManagerPolicy: s.deps.Kubelet.TopologyManagerPolicy(),
 	})
 }
