@@ -166,11 +166,15 @@ func (s *agentState) works(id gpu.UUID) bool {
 
 // state reads the agent's state over its socket.
 func (m *mixed) state() (state agentState, err error) {
-	text, err := pages.Client{Socket: filepath.Join(m.dir, "state", pages.Name)}.Get(context.Background(), "/debug/state")
+	text, err := m.stateText()
 	if err == nil {
 		err = json.Unmarshal(text, &state)
 	}
 	return state, err
+}
+
+func (m *mixed) stateText() ([]byte, error) {
+	return pages.Client{Socket: filepath.Join(m.dir, "state", pages.Name)}.Get(context.Background(), "/debug/state")
 }
 
 // await waits until check returns nil.
@@ -188,6 +192,9 @@ func (m *mixed) awaitWithin(limit time.Duration, what string, check func() error
 			return
 		}
 		if time.Now().After(deadline) {
+			text, _ := m.stateText()
+			config, _ := os.ReadFile(m.options.file)
+			m.t.Logf("the state of the agent:\n%s\nits configuration:\n%s", text, config)
 			m.t.Fatalf("after %s it is not true that %s: %v", limit, what, err)
 		}
 	}
