@@ -221,25 +221,26 @@ func (d *Devices) Settle() {
 		return // What the GPUs are used for outlasts a driver that does not answer for a moment; see split for several vendors.
 	}
 	settings.Changing, settings.Repartitioned = d.deps.Changing(snapshot)
-	now := inputs{snapshot: snapshot, settings: settings, waiting: d.waiting(d.Units())}
+	// The holdings are read once. A release between two reads would be taken for one that was settled, and its device would wait for ever.
+	held := sync.OnceValue(d.held)
+	now := inputs{snapshot: snapshot, settings: settings, waiting: waiting(d.Units(), held)}
 	if d.last != nil && !d.unsaved && reflect.DeepEqual(*d.last, now) {
 		return
 	}
 	if d.deps.Fault(StepSettle) != nil {
 		return
 	}
-	settled, err := d.settle(&now)
+	settled, err := d.settle(&now, held())
 	if err != nil {
 		return
 	}
 	changed = changed || settled
-	now.waiting = d.waiting(d.Units())
+	now.waiting = waiting(d.Units(), held)
 	d.last = &now
 }
 
 // settle computes the use and puts it in force. It returns whether the use has changed; the error is that of a step.
-func (d *Devices) settle(now *inputs) (changed bool, err error) {
-	held := d.held()
+func (d *Devices) settle(now *inputs, held []gpu.Holding) (changed bool, err error) {
 	before := d.Units()
 	if d.lost {
 		before = offer.Recover(held, now.settings.ResourceName)
@@ -309,19 +310,18 @@ func split(now *inputs, before []offer.Unit) (answering *gpu.Snapshot, kept []of
 }
 
 // waiting returns the holders of each device that waits for its release or for a MIG change.
-func (d *Devices) waiting(units []offer.Unit) map[gpu.DeviceKey][]string {
-	var waiting map[gpu.DeviceKey][]string
-	var held []gpu.Holding
+func waiting(units []offer.Unit, held func() []gpu.Holding) map[gpu.DeviceKey][]string {
+	var holders map[gpu.DeviceKey][]string
 	for _, unit := range units {
 		if unit.Draining == "" {
 			continue
 		}
-		if waiting == nil {
-			waiting, held = map[gpu.DeviceKey][]string{}, d.held()
+		if holders == nil {
+			holders = map[gpu.DeviceKey][]string{}
 		}
-		waiting[unit.Key] = gpu.HolderNames(held, unit.Key)
+		holders[unit.Key] = gpu.HolderNames(held(), unit.Key)
 	}
-	return waiting
+	return holders
 }
 
 // held returns what the ledger has, without maintenance.

@@ -437,3 +437,28 @@ func TestStoppedSettlement(t *testing.T) {
 		})
 	}
 }
+
+// TestReleaseDuringSettlement releases a held device at each step of the settlement that finds that it has to wait. The settlement that
+// follows the release gives the device its use.
+func TestReleaseDuringSettlement(t *testing.T) {
+	for _, step := range []Step{StepSettle, StepKept} {
+		t.Run(string(step), func(t *testing.T) {
+			w := newWorld(t)
+			d := w.open()
+			w.held[gpu.DeviceKey{GPU: "GPU-b"}] = "ns/a"
+			d.Begin()
+			w.settings = share(offer.TimeSlicing, 2)
+			w.fault = func(s Step) error {
+				if s == step {
+					w.set(func() { clear(w.held) })
+				}
+				return nil
+			}
+			d.Settle()
+			d.Settle() // The ledger has signalled the release.
+			if got, want := uses(d), "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2)"; got != want {
+				t.Errorf("in force:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
