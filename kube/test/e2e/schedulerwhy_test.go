@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,17 +11,32 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
+
+// productLabel is the label with the model of a node's GPUs.
+const productLabel = "nvidia.com/gpu.product"
 
 // testWhy asks berth why about pods that wait on real kubelets, applies a change that it proposes, and the pod runs.
 func (l *placesLab) testWhy(t *testing.T) {
 	on := func(pod *corev1.Pod, nodes ...string) *corev1.Pod {
 		pod.Spec.Affinity = nodesOnly(nodes...)
 		return pod
+	}
+	changed := func(name string, change func(*corev1.PodSpec)) *corev1.Pod {
+		pod := l.pod(name, 1)
+		change(&pod.Spec)
+		return pod
+	}
+	request := func(name corev1.ResourceName, amount string) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) {
+			s.Containers[0].Resources.Requests = corev1.ResourceList{name: resource.MustParse(amount)}
+		}
 	}
 	tests := map[string]struct {
 		prepare func(t *testing.T)
@@ -39,9 +55,22 @@ func (l *placesLab) testWhy(t *testing.T) {
 			return pod
 		}(), code: "Taint", act: "Tolerate"},
 		"Cordoned": {
-			prepare: func(t *testing.T) { l.cordon(t, "hollow-0", true) },
+			prepare: func(t *testing.T) {
+				t.Cleanup(func() { l.cordon(t, "hollow-0", false) })
+				l.cordon(t, "hollow-0", true)
+			},
 			pod:     on(l.pod("cordoned", 1), "hollow-0"), code: "NodeCordoned", act: "Uncordon",
 		},
+		"Selector": {pod: changed("selects-rack", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"example.com/rack": "r9"} }),
+			code: "NodeSelector", act: "SelectLess"},
+		"Model": {pod: changed("wants-b200", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{productLabel: "NVIDIA-B200"} }),
+			code: "WrongModel", act: "AcceptModel"},
+		"CPU":    {pod: changed("wants-cpu", request(corev1.ResourceCPU, "5000")), code: "TooLittleCPU", act: "RequestCPU"},
+		"Memory": {pod: changed("wants-memory", request(corev1.ResourceMemory, "900Ti")), code: "TooLittleMemory", act: "RequestMemory"},
+		"Misspelt": {pod: changed("misspelt", func(s *corev1.PodSpec) {
+			s.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpus": resource.MustParse("1")}
+		}), code: "NoResource", act: "RequestResource"},
+		"Unhealthy": {prepare: func(t *testing.T) { l.breakGPUs(t, "hollow-0") }, pod: on(l.pod("needs-a-repair", 1), "hollow-0"), code: "GPUsUnhealthy", act: "RepairGPU"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +82,7 @@ func (l *placesLab) testWhy(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { l.remove(t, pod) })
-			l.waitUnschedulable(t, pod)
+			l.waitUnschedulable(t, pod, test.code != "NoResource")
 			why := l.why(t, pod.Name)
 			at := slices.IndexFunc(why.Changes, func(c v1alpha1.WhyChange) bool { return len(c.Acts) == 1 && c.Acts[0].Kind == test.act })
 			if why.Code != test.code || at < 0 {
@@ -67,20 +96,23 @@ func (l *placesLab) testWhy(t *testing.T) {
 	}
 }
 
-// waitUnschedulable waits until the scheduler has tried the pod, and says why in the sentence of the plugin.
-func (l *placesLab) waitUnschedulable(t *testing.T, pod *corev1.Pod) {
+// waitUnschedulable waits until the scheduler has tried the pod, and says why: of a pod that requests GPUs of some node in the sentence of
+// the plugin.
+func (l *placesLab) waitUnschedulable(t *testing.T, pod *corev1.Pod, sentence bool) {
 	t.Helper()
+	last := errors.New("it was not read")
 	waitUntil(t, 30*time.Second, "the pod is unschedulable", func(ctx context.Context) error {
 		got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
-			return err
+			return errors.Join(err, last)
 		}
 		for _, c := range got.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "berth: ") {
+			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "berth: ") == sentence {
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %v", got.Status.Conditions)
+		last = fmt.Errorf("it is on node %q, and its conditions are %v", got.Spec.NodeName, got.Status.Conditions)
+		return last
 	})
 }
 
@@ -107,6 +139,9 @@ func (l *placesLab) apply(t *testing.T, pod *corev1.Pod, act v1alpha1.WhyAct) *c
 	case "Uncordon":
 		l.cordon(t, act.Node, false)
 		return pod
+	case "RepairGPU":
+		l.repair(t, act.Node)
+		return pod
 	}
 	l.remove(t, pod)
 	next := pod.DeepCopy()
@@ -119,6 +154,18 @@ func (l *placesLab) apply(t *testing.T, pod *corev1.Pod, act v1alpha1.WhyAct) *c
 	case "Tolerate":
 		key, _, _ := strings.Cut(act.Key, "=")
 		next.Spec.Tolerations = append(next.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+	case "SelectLess":
+		key, _, _ := strings.Cut(strings.TrimPrefix(act.Key, "the label "), "=")
+		delete(next.Spec.NodeSelector, key)
+	case "AcceptModel":
+		next.Spec.NodeSelector[productLabel] = act.Key
+	case "RequestCPU":
+		next.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(act.Count, resource.DecimalSI)
+	case "RequestMemory":
+		next.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = *resource.NewQuantity(act.Count<<20, resource.BinarySI)
+	case "RequestResource":
+		one := corev1.ResourceList{corev1.ResourceName(act.Key): resource.MustParse("1")}
+		next.Spec.Containers[0].Resources.Limits, next.Spec.Containers[0].Resources.Requests = one, nil
 	default:
 		t.Fatalf("berth why proposes %+v, which the test cannot do", act)
 	}
@@ -129,11 +176,71 @@ func (l *placesLab) apply(t *testing.T, pod *corev1.Pod, act v1alpha1.WhyAct) *c
 	return made
 }
 
-// cordon marks a node as one that gets no pods, or ends that.
+// breakGPUs makes all GPUs of a node unusable, and waits until the API server has that.
+func (l *placesLab) breakGPUs(t *testing.T, node string) {
+	t.Helper()
+	r := l.nodes[node]
+	machine, err := sim.Open(r.node.SimDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := machine.Clear(sim.ClearAll); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range hardware(t, r.node.SimDir()).GPUs {
+		if err := machine.Inject(sim.Fault{GPU: g.UUID, XID: 79, Recovery: "node-reboot"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitUntil(t, 30*time.Second, "the GPUNode and the Node have no usable GPU", func(ctx context.Context) error {
+		object, err := r.gpuNode(ctx)
+		if err != nil {
+			return err
+		}
+		of, err := l.Client().CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if gpus := of.Status.Allocatable[gpuResource]; object.Status.Summary.Free > 0 || gpus.Value() > 0 {
+			return fmt.Errorf("%d and %d are", object.Status.Summary.Free, gpus.Value())
+		}
+		return nil
+	})
+}
+
+// repair ends all faults of a node.
+func (l *placesLab) repair(t *testing.T, node string) {
+	t.Helper()
+	r := l.nodes[node]
+	machine, err := sim.Open(r.node.SimDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := machine.Clear(sim.ClearAll); err != nil {
+		t.Fatal(err)
+	}
+	r.waitAllocatable(t, len(hardware(t, r.node.SimDir()).GPUs))
+}
+
+// cordon marks a node as one that gets no pods, or ends that, and waits until the controllers have seen it: the scheduler, which watches the
+// Nodes as they do, can be late by a moment.
 func (l *placesLab) cordon(t *testing.T, node string, on bool) {
 	t.Helper()
-	patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, on)
-	if _, err := l.Client().CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	nodes := l.Client().CoreV1().Nodes()
+	if _, err := nodes.Patch(ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%v}}`, on), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := poll(ctx, "the taint of "+node+" follows", func() error {
+		got, err := nodes.Get(ctx, node, metav1.GetOptions{})
+		if err == nil && slices.ContainsFunc(got.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnschedulable }) != on {
+			err = fmt.Errorf("its taints are %v", got.Spec.Taints)
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 }
