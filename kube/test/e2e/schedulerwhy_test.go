@@ -108,6 +108,7 @@ func (l *placesLab) waitUnschedulable(t *testing.T, pod *corev1.Pod, sentence bo
 		}
 		for _, c := range got.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "berth: ") == sentence {
+				t.Logf("the condition says: %s", c.Message)
 				return nil
 			}
 		}

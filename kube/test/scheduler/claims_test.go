@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -18,9 +19,8 @@ const (
 	class  = "gpu.berth.dev"
 )
 
-// publish creates the ResourceSlice of a node with four GPUs, and writes its GPUNode.
-func (l *lab) publish(t *testing.T, node, topology string, states []string) {
-	t.Helper()
+// published returns the ResourceSlice of a node with four GPUs, and its GPUNode.
+func published(node, topology string, states []string) (*resourceapi.ResourceSlice, *v1alpha1.GPUNode) {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node, ResourceVersion: "1"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: driver, NodeName: new(node), Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
 	}}
@@ -32,10 +32,7 @@ func (l *lab) publish(t *testing.T, node, topology string, states []string) {
 			"type": {StringValue: new("gpu")}, "uuid": {StringValue: new(d.UUID)}, "pair": {IntValue: new(int64(i / 2))},
 		}})
 	}
-	if _, err := l.client.ResourceV1().ResourceSlices().Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	l.report(report)
+	return slice, report
 }
 
 // claim creates a claim and returns a pod that uses it.
@@ -73,16 +70,20 @@ func TestClaims(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			l := startLab(t, fleet.PolicyPack, makeNode("n0"), makeNode("n1"))
-			if _, err := l.client.ResourceV1().DeviceClasses().Create(t.Context(), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}}, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			// The scheduler has all slices from its start: a pod would go to the node of the first that it sees.
+			objects := []runtime.Object{makeNode("n0"), makeNode("n1"), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}}}
+			var reports []*v1alpha1.GPUNode
 			for i, topology := range test.topologies {
 				states := healthy
 				if test.states != nil {
 					states = test.states[i]
 				}
-				l.publish(t, fmt.Sprintf("n%d", i), topology, states)
+				slice, report := published(fmt.Sprintf("n%d", i), topology, states)
+				objects, reports = append(objects, slice), append(reports, report)
+			}
+			l := startLab(t, fleet.PolicyPack, objects...)
+			for _, report := range reports {
+				l.report(report)
 			}
 			first := ""
 			for i, count := range test.before {

@@ -66,16 +66,11 @@ func loadProfile(t testing.TB, policy string) config.KubeSchedulerProfile {
 }
 
 // startLab starts a scheduler; nodes are there before it starts.
-func startLab(t *testing.T, policy string, nodes ...*corev1.Node) *lab {
+func startLab(t *testing.T, policy string, objects ...runtime.Object) *lab {
 	t.Helper()
 	metrics.Register()
 	l := &lab{bound: make(chan string, 1000), reader: fleetview.NewReader()}
-	l.client = fake.NewSimpleClientset()
-	for _, n := range nodes {
-		if _, err := l.client.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	l.client = fake.NewSimpleClientset(objects...)
 	// The fake API server stores the node of a binding in the pod, as the real one does.
 	l.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if action.GetSubresource() != "binding" {
@@ -136,6 +131,7 @@ func TestOrder(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(7, 11))
 			var nodes []*corev1.Node
+			var objects []runtime.Object
 			var reports []*v1alpha1.GPUNode
 			for i := range 12 {
 				n := makeNode(fmt.Sprintf("n%02d", i))
@@ -144,14 +140,14 @@ func TestOrder(t *testing.T) {
 					n.Spec.Taints = []corev1.Taint{{Key: "slow", Effect: corev1.TaintEffectPreferNoSchedule}}
 					n.Status.Images = []corev1.ContainerImage{{Names: []string{"i:latest"}, SizeBytes: 900 << 20}}
 				}
-				nodes = append(nodes, n)
+				nodes, objects = append(nodes, n), append(objects, n)
 				states := append([]string(nil), healthy...)
 				if i%4 == 0 {
 					states[random.IntN(4)] = "Degraded"
 				}
 				reports = append(reports, makeGPUNode(n.Name, []string{"nvlink", "pcie"}[i%2], states, nil))
 			}
-			l := startLab(t, policy, nodes...)
+			l := startLab(t, policy, objects...)
 			for _, r := range reports {
 				l.report(r)
 			}

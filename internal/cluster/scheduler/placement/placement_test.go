@@ -156,3 +156,35 @@ func TestWaitingBound(t *testing.T) {
 		t.Errorf("%d pods are kept, the oldest one: %v; want %d without it", len(w.pods), old, maxWaiting)
 	}
 }
+
+// statuses are why nodes were refused.
+type statuses map[string]*fwk.Status
+
+func (s statuses) Get(node string) *fwk.Status { return s[node] }
+
+func (statuses) NodesForStatusCode(fwk.NodeInfoLister, fwk.Code) ([]fwk.NodeInfo, error) {
+	return nil, nil
+}
+
+// TestRefusals: of the nodes that have the GPUs it is said why they were refused, the most frequent reason first, and no more than three.
+func TestRefusals(t *testing.T) {
+	status := func(reasons ...string) *fwk.Status { return fwk.NewStatus(fwk.Unschedulable, reasons...) }
+	all := statuses{"a": status("node(s) had untolerated taint(s)"), "b": status("Insufficient cpu", "Insufficient memory"), "c": status("Insufficient cpu"),
+		"d": status("Too many pods"), "e": status("node(s) were unschedulable"), "f": status()}
+	tests := map[string]struct {
+		nodes []string
+		want  string
+	}{
+		"none":                 {},
+		"one":                  {[]string{"a"}, ": 1 had untolerated taint(s)"},
+		"by count, then name":  {[]string{"a", "b", "c", "d"}, ": 2 Insufficient cpu, 1 Insufficient memory, 1 Too many pods"},
+		"no status, no reason": {[]string{"f", "g"}, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := refusals(test.nodes, all); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}

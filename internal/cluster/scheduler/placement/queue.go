@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -168,17 +169,59 @@ func priority(pod *v1.Pod) int32 {
 }
 
 // PostFilter says in one sentence why the pod waits; the scheduler adds it to the pod's condition. It changes nothing.
-func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, refused fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := read(state)
 	if c == nil || !c.gpus {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.waiting.add(pod, c.requests)
-	return nil, fwk.NewStatus(fwk.Unschedulable, p.sentence(c.requests))
+	sentence, fits := p.sentence(c.requests)
+	if fits {
+		sentence += refusals(p.fitting(c), refused)
+	}
+	return nil, fwk.NewStatus(fwk.Unschedulable, sentence)
 }
 
-// sentence says what lacks, by the request that fits on the fewest nodes.
-func (p *Plugin) sentence(requests []fleet.Shape) string {
+// fitting returns the names of the nodes on which the GPUs of the pod fit.
+func (p *Plugin) fitting(c *cycle) (names []string) {
+	for i, score := range c.scores {
+		if score >= 0 {
+			names = append(names, p.model.View(i).Node.Name)
+		}
+	}
+	return names
+}
+
+// mostRefusals is how many reasons a sentence has.
+const mostRefusals = 3
+
+// refusals says why the other plugins have refused these nodes: each reason with the number of nodes, the most frequent first.
+func refusals(nodes []string, refused fwk.NodeToStatusReader) string {
+	counts := map[string]int{}
+	for _, name := range nodes {
+		status := refused.Get(name)
+		if status == nil {
+			continue
+		}
+		for _, reason := range status.Reasons() {
+			counts[strings.TrimPrefix(reason, "node(s) ")]++
+		}
+	}
+	reasons := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var words []string
+	for _, reason := range reasons[:min(len(reasons), mostRefusals)] {
+		words = append(words, fmt.Sprintf("%d %s", counts[reason], reason))
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, ", ")
+}
+
+// sentence says what lacks, by the request that fits on the fewest nodes, and whether it fits on some.
+func (p *Plugin) sentence(requests []fleet.Shape) (text string, fits bool) {
 	worst, found := fleet.Explanation{}, false
 	for _, s := range requests {
 		if s.GPUs == 0 {
@@ -189,14 +232,27 @@ func (p *Plugin) sentence(requests []fleet.Shape) string {
 		}
 	}
 	if worst.Fits > 0 {
-		return fmt.Sprintf("berth: %d of %d nodes have the GPUs, but the pod cannot run there", worst.Fits, worst.Nodes)
+		return fmt.Sprintf("berth: %d of %d nodes have the GPUs, but the pod cannot run there", worst.Fits, worst.Nodes), true
 	}
 	for _, lack := range worst.Lacks {
 		if lack.Lack != fleet.Resource {
-			return fmt.Sprintf("berth: no node has %s; nearest is %s: %s", wanted(worst.Shape), lack.Nearest, lack.Reason)
+			return fmt.Sprintf("berth: no node has %s%s; nearest is %s: %s", wanted(worst.Shape), beside(lack.Lack), lack.Nearest, lack.Reason), false
 		}
 	}
-	return fmt.Sprintf("berth: no node offers %s", worst.Shape.Resource)
+	return fmt.Sprintf("berth: no node offers %s", worst.Shape.Resource), false
+}
+
+// beside says what a node has to have besides GPUs that are free.
+func beside(lack fleet.Lack) string {
+	switch lack {
+	case fleet.CPU:
+		return " and the CPU that the pod requests"
+	case fleet.Memory:
+		return " and the memory that the pod requests"
+	case fleet.Model:
+		return " of a model that the pod accepts"
+	}
+	return ""
 }
 
 func wanted(s fleet.Shape) string { return fmt.Sprintf("%d free %s", s.GPUs, s.Resource) }
