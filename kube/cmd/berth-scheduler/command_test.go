@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -20,5 +21,17 @@ func TestVersion(t *testing.T) {
 	want := `^berth-scheduler ` + regexp.QuoteMeta(version.Current().String()) + `, Kubernetes v\S+\n$`
 	if !regexp.MustCompile(want).MatchString(out.String()) {
 		t.Errorf("--version prints %q, want %s", out.String(), want)
+	}
+}
+
+// TestBoundHeap: the target is set unless the environment has one.
+func TestBoundHeap(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	for set, want := range map[bool]int{true: 100, false: gcPercent} {
+		boundHeap(func(string) (string, bool) { return "", set })
+		if got := debug.SetGCPercent(100); got != want {
+			t.Errorf("with GOGC set: %v, the target is %d, want %d", set, got, want)
+		}
 	}
 }

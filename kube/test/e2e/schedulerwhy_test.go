@@ -59,7 +59,7 @@ func (l *placesLab) testWhy(t *testing.T) {
 				t.Cleanup(func() { l.cordon(t, "hollow-0", false) })
 				l.cordon(t, "hollow-0", true)
 			},
-			pod:     on(l.pod("cordoned", 1), "hollow-0"), code: "NodeCordoned", act: "Uncordon",
+			pod: on(l.pod("cordoned", 1), "hollow-0"), code: "NodeCordoned", act: "Uncordon",
 		},
 		"Selector": {pod: changed("selects-rack", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"example.com/rack": "r9"} }),
 			code: "NodeSelector", act: "SelectLess"},
