@@ -65,7 +65,9 @@ func replicated(gpu, replicas int) func(*v1alpha1.GPUNode) {
 	}
 }
 
-func packed(n *v1alpha1.GPUNode) { n.Status.Config.SharedDevicesAllocationPolicy = v1alpha1.PolicyPacked }
+func packed(n *v1alpha1.GPUNode) {
+	n.Status.Config.SharedDevicesAllocationPolicy = v1alpha1.PolicyPacked
+}
 
 // partitioned gives a GPU MIG devices: profile, start and size of each.
 func partitioned(gpu int, devices ...v1alpha1.MIGDevice) func(*v1alpha1.GPUNode) {

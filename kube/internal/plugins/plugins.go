@@ -17,6 +17,6 @@ func Registry(register func(basemetrics.Registerable) error) frameworkruntime.Re
 	return frameworkruntime.Registry{
 		placement.Name:  places.New,
 		preemption.Name: preemption.New(preemption.FromViews(places)),
-		binding.Name:  binding.NewFactory().New,
+		binding.Name:    binding.NewFactory().New,
 	}
 }

@@ -93,10 +93,17 @@ func (l *draLab) testClaimsDegraded(t *testing.T) {
 		})
 	}
 	for _, r := range []*rig{l.rig, l.other} {
-		waitUntil(t, 60*time.Second, "the GPU is degraded in the ResourceSlice of "+r.node.Name(), func(ctx context.Context) error {
+		waitUntil(t, 60*time.Second, "the GPU is degraded in the GPUNode and the ResourceSlice of "+r.node.Name(), func(ctx context.Context) error {
+			object, err := r.gpuNode(ctx) // By it the scheduler chooses the node; it is written at most once per second.
+			if err != nil {
+				return err
+			}
 			all, err := r.slices(ctx)
 			if err != nil {
 				return err
+			}
+			if state := object.Status.Devices[0].Health.State; state != "Degraded" {
+				return fmt.Errorf("in the GPUNode it is %s", state)
 			}
 			for i := range all {
 				for _, d := range all[i].Spec.Devices {

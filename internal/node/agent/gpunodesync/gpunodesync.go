@@ -145,7 +145,7 @@ func (s *Syncer) build() *v1alpha1.GPUNode {
 		Excluded: config.Excluded(snapshot.Of(s.deps.Vendor), now.Config), Conditions: s.deps.Conditions.All(),
 		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap,
 			SharedDevicesAllocationPolicy: now.Config.SharedDevicesAllocationPolicy},
-		Gate:   s.deps.Gate.Status(), TopologyManagerPolicy: s.deps.Kubelet.TopologyManagerPolicy(),
+		Gate: s.deps.Gate.Status(), TopologyManagerPolicy: s.deps.Kubelet.TopologyManagerPolicy(),
 	})
 }
 
