@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
 
-// gcPercent is the garbage collector's target in place of Go's 100: with 5,000 nodes and 50,000 pods the objects of the cluster are 480 MB, which
-// at 100 take more than 1 GB (docs/performance.md).
+// gcPercent is the garbage collector's target in place of Go's 100: with 5,000 nodes and 50,000 pods the objects of the cluster are 480 MB,
+// which at 100 take more than 1 GB (docs/performance.md).
 const gcPercent = 60
 
 // boundHeap sets the garbage collector's target, unless the environment does.

@@ -225,8 +225,8 @@ func (l *placesLab) repair(t *testing.T, node string) {
 	r.waitAllocatable(t, len(hardware(t, r.node.SimDir()).GPUs))
 }
 
-// cordon marks a node as one that gets no pods, or ends that, and waits until the controllers have seen it: the scheduler, which watches the
-// Nodes as they do, can be late by a moment.
+// cordon marks a node as one that gets no pods, or ends that, and waits until the controllers have seen it: the scheduler, which watches
+// the Nodes as they do, can be late by a moment.
 func (l *placesLab) cordon(t *testing.T, node string, on bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
