@@ -15,7 +15,7 @@ import (
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
 const Name = "BerthBinding"
 
-// Slots is how many pods are bound at a time: below the 100 requests of an HTTP/2 connection, so that others have room on it. Measured in
+// Slots is how many pods are bound at a time: below the 100 requests of an HTTP/2 connection, so that other requests fit on it. Measured in
 // docs/performance.md.
 const Slots = 64
 
