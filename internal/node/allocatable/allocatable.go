@@ -221,7 +221,7 @@ func (d *Devices) Settle() {
 		return // What the GPUs are used for outlasts a driver that does not answer for a moment; see split for several vendors.
 	}
 	settings.Changing, settings.Repartitioned = d.deps.Changing(snapshot)
-	// The holdings are read once. A release between two reads would be taken for one that was settled, and its device would wait for ever.
+	// The holdings are read once. A release between two reads would be taken for one that was settled, and its device would keep waiting.
 	held := sync.OnceValue(d.held)
 	now := inputs{snapshot: snapshot, settings: settings, waiting: waiting(d.Units(), held)}
 	if d.last != nil && !d.unsaved && reflect.DeepEqual(*d.last, now) {

@@ -178,12 +178,8 @@ profiles:
 // TestSchedulerSandbox is what tests of the scheduler rest on: berth-scheduler in place of the cluster's own, nodes without containers
 // whose kubelets allocate the GPUs of their own machines, and API nodes of several machines.
 func TestSchedulerSandbox(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "scheduler.yaml")
-	if err := os.WriteFile(config, []byte(ownConfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	machines := map[string]string{"hollow-0": "h100x8", "hollow-1": "v100x8-hybrid-mesh"}
-	c := ownCluster(t, sandbox.Options{Hollow: 2, NodeProfiles: machines, Scheduler: "berth-scheduler", SchedulerConfig: config,
+	c := ownCluster(t, sandbox.Options{Hollow: 2, NodeProfiles: machines, Scheduler: "berth-scheduler", SchedulerConfig: schedulerConfig(t, ownConfig),
 		APINodes: 3, APINodeProfiles: map[string]string{"*": "t4x4", "api-node-0001": "a100x16"}})
 	for _, p := range c.State().Processes {
 		if p.Name == "kube-scheduler" && filepath.Base(p.Argv[0]) != schedulerName {

@@ -3,8 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,12 +19,8 @@ import (
 // TestSchedulerClaims checks where berth-scheduler puts pods with ResourceClaims, and which devices they get, on nodes that run containers:
 // node-0 has two pairs of linked GPUs, node-1 four GPUs without NVLinks.
 func TestSchedulerClaims(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "scheduler.yaml")
-	if err := os.WriteFile(config, []byte(placesConfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	l := newDRALab(t, sandbox.Options{Profile: "a30x4", NodeProfiles: map[string]string{"node-1": "t4x4"},
-		Scheduler: "berth-scheduler", SchedulerConfig: config})
+		Scheduler: "berth-scheduler", SchedulerConfig: schedulerConfig(t, placesConfig)})
 	l.setConfigs(t, map[string]string{"default": allByDRA})
 	l.waitPublished(t, upTo(4)...)
 	l.other.waitPublished(t, upTo(4)...)

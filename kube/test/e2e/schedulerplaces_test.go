@@ -50,13 +50,19 @@ type placesLab struct {
 	client *http.Client
 }
 
-func newPlacesLab(t *testing.T, machines map[string]string) *placesLab {
+// schedulerConfig writes a configuration of the scheduler, and returns its path.
+func schedulerConfig(t *testing.T, text string) string {
 	t.Helper()
-	config := filepath.Join(t.TempDir(), "scheduler.yaml")
-	if err := os.WriteFile(config, []byte(placesConfig), 0o600); err != nil {
+	path := filepath.Join(t.TempDir(), "scheduler.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := ownCluster(t, sandbox.Options{Hollow: len(machines), NodeProfiles: machines, Scheduler: "berth-scheduler", SchedulerConfig: config})
+	return path
+}
+
+func newPlacesLab(t *testing.T, machines map[string]string) *placesLab {
+	t.Helper()
+	c := ownCluster(t, sandbox.Options{Hollow: len(machines), NodeProfiles: machines, Scheduler: "berth-scheduler", SchedulerConfig: schedulerConfig(t, placesConfig)})
 	checkRootUnchanged(t, c)
 	rest := c.RESTConfig()
 	certificate, err := tls.X509KeyPair(rest.CertData, rest.KeyData)

@@ -20,8 +20,9 @@
 //     those that are degraded are last. No other state of health changes the order: devices with it are not allocated.
 //  2. GPUs without NVLinks before NVLink islands, islands without degraded GPUs before those with one, islands without dynamic GPUs
 //     before those with one. A claim for a single GPU or for a MIG device so leaves whole islands to the claims that need them. A
-//     claim for linked GPUs tries an island to its end, degraded GPUs too, before the next one: hence the second rule. Islands are
-//     in the order of their first PCI bus ID, and the GPUs of one, apart from degraded ones, are never interleaved with others.
+//     claim for linked GPUs tries an island to its end, degraded GPUs too, before the next one, so an island with one comes later.
+//     Islands are in the order of their first PCI bus ID, and the GPUs of one, apart from degraded ones, are never interleaved with
+//     others.
 //  3. Within an island, GPUs that are never partitioned before dynamic ones; then by PCI bus ID, which keeps neighbors on one switch
 //     and one NUMA node together.
 //  4. Of one dynamic GPU the whole GPU, then the MIG devices, the largest profile first. Whole GPUs and MIG devices are taken from

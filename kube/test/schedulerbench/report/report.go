@@ -104,43 +104,32 @@ func SpeedBars(runs []Run, least float64) []Bar {
 	for _, load := range loads(runs) {
 		ratio, ok := Ratio(runs, load, func(r Run) float64 { return r.PodsPerSecond })
 		if ok {
-			bars = append(bars, bar(load, "pods/s, ours/stock", ratio, least, false), unboundBar(runs, load))
+			bars = append(bars, bar(load, "pods/s, ours/stock", ratio, least, false),
+				noneBar(runs, load, "pods without a node", func(r Run) int { return r.Unbound }))
 		}
 	}
 	return bars
 }
 
 // LargeBars compares each load's largest peak of memory, in bytes, and the median time of scoring per pod, in microseconds, with the
-// most that they may be.
+// most that they may be. No pod may be left without a node that fits on one. Pods that fit on none are possible where the scheduler gets
+// the pods in no order: the last ones can be large.
 func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
 	var bars []Bar
 	for _, load := range loads(runs) {
 		bars = append(bars, bar(load, "peak memory in bytes", slices.Max(Values(runs, load, Ours, peak)), bytes, true),
 			bar(load, "CPU time of the plugin's scoring in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true),
-			overlookedBar(runs, load))
+			noneBar(runs, load, "pods without a node that fit on one", func(r Run) int { return r.Overlooked }))
 	}
 	return bars
 }
 
-// overlookedBar demands that no run left a pod without a node that fits on one. Pods that fit on none are possible where the scheduler
-// gets the pods in no order: the last ones can be large.
-func overlookedBar(runs []Run, load string) Bar {
-	b := Bar{Load: load, What: "pods without a node that fit on one", AtMost: true}
+// noneBar demands that a number of pods is 0 in all runs.
+func noneBar(runs []Run, load, what string, pods func(Run) int) Bar {
+	b := Bar{Load: load, What: what, AtMost: true}
 	for _, r := range runs {
 		if r.Load == load {
-			b.Value += float64(r.Overlooked)
-		}
-	}
-	b.Met = b.Value == 0
-	return b
-}
-
-// unboundBar demands that no run left a pod without a node.
-func unboundBar(runs []Run, load string) Bar {
-	b := Bar{Load: load, What: "pods without a node", AtMost: true}
-	for _, r := range runs {
-		if r.Load == load {
-			b.Value += float64(r.Unbound)
+			b.Value += float64(pods(r))
 		}
 	}
 	b.Met = b.Value == 0
