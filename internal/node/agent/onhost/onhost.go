@@ -143,17 +143,20 @@ func hold(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
 	fmt.Fprintln(out, "the node is clean")
+	defer func() { _ = listener.Close() }() // Also when ctx ends while a probe is answered: the function that ends Accept can run later.
 	closed := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer closed()
 	for {
 		conn, err := listener.Accept()
+		if err == nil {
+			_ = conn.Close()
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("answer a probe: %w", err)
 		}
-		_ = conn.Close()
 	}
 }
 
