@@ -72,6 +72,7 @@ var rules = []rule{
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
 	{packages: "internal/core/fleet", berth: []string{"internal/core/placement", "internal/core/placement/shared"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/core/fleet/gang", berth: []string{"internal/core/fleet"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/fleet/firstfit", berth: none, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/why", berth: []string{"internal/core/fleet", "internal/core/spelling"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/gate", berth: none},

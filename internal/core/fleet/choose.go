@@ -213,7 +213,7 @@ func Tightest(n *Node, s Shape) GPUSet {
 		best := -1
 		for i := range n.GPUs {
 			g := &n.GPUs[i]
-			if !g.State.allocatable() || !s.wants(g) || g.Free < s.of(g) || chosen.Has(i) {
+			if !g.State.allocatable() || !s.wants(g) || g.Free < s.Of(g) || chosen.Has(i) {
 				continue
 			}
 			if best < 0 || g.State < n.GPUs[best].State || g.State == n.GPUs[best].State && g.Free < n.GPUs[best].Free {

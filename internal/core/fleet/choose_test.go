@@ -93,7 +93,7 @@ func TestChoose(t *testing.T) {
 			if got := Choose(&test.node, &test.shape).GPUs; got != test.want {
 				t.Errorf("GPUs %b; want %b", got, test.want)
 			}
-			if !fits(&test.node, &test.shape) {
+			if !Fits(&test.node, &test.shape) {
 				t.Error("the pod does not fit")
 			}
 		})
@@ -132,7 +132,7 @@ func TestChooseTwin(t *testing.T) {
 			}
 		}
 		s := ofGPUs(count)
-		if fit := fits(&n, &s); fit != (all.Len() >= int(count)) {
+		if fit := Fits(&n, &s); fit != (all.Len() >= int(count)) {
 			t.Fatalf("%s: %d of them fit: %v", letters, count, fit)
 		} else if !fit {
 			return
@@ -238,7 +238,7 @@ func TestFitDevices(t *testing.T) {
 			if got := reason.String(); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
-			if fits(&test.node, &test.shape) != (reason.Lack == None) {
+			if Fits(&test.node, &test.shape) != (reason.Lack == None) {
 				t.Error("fits says something else")
 			}
 		})

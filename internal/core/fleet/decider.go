@@ -108,7 +108,7 @@ func (d *Decider) evaluate(r *row, i int, s *Shape) {
 	n := &d.fleet.nodes[i]
 	d.stats.Evaluations++
 	r.generations[i] = n.generation
-	if !fits(n, s) {
+	if !Fits(n, s) {
 		r.scores[i] = NoFit
 		return
 	}
@@ -147,11 +147,11 @@ func (d *Decider) Together(i int, requests []Shape) ([]Op, Score, bool) {
 	var ops []Op
 	worst := NoFit
 	for _, s := range requests {
-		if !fits(n, &s) {
+		if !Fits(n, &s) {
 			return nil, NoFit, false
 		}
 		for _, piece := range n.Pieces(s) {
-			if !fits(n, &piece) {
+			if !Fits(n, &piece) {
 				return nil, NoFit, false
 			}
 			score, gpus := d.scorer.Score(n, &piece)

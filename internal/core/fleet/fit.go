@@ -121,7 +121,7 @@ func count(n *Node, s *Shape) devices {
 			continue
 		}
 		all, free := int64(1), int64(0)
-		if amount := s.of(g); g.Unit > 0 {
+		if amount := s.Of(g); g.Unit > 0 {
 			all, free = int64(g.Total()/amount), int64(g.Free/amount)
 		} else if g.Free >= amount {
 			free = 1
@@ -144,8 +144,8 @@ func count(n *Node, s *Shape) devices {
 	return d
 }
 
-// fits tells whether a pod of shape s fits on n. It is Fit without its reason.
-func fits(n *Node, s *Shape) bool {
+// Fits tells whether a pod of shape s fits on n. It is Fit without its reason.
+func Fits(n *Node, s *Shape) bool {
 	if n.FreeCPU < s.CPU || n.FreeMemory < s.Memory {
 		return false
 	}

@@ -111,8 +111,8 @@ func (f *Fleet) Place(op Op) error {
 		return fmt.Errorf("place a pod on %s: %s", n.Name, Fit(n, op.Shape))
 	}
 	for i := range op.GPUs.All() {
-		if g := &n.GPUs[i]; !g.State.allocatable() || g.Free < op.Shape.of(g) {
-			return fmt.Errorf("place a pod on %s: GPU %d is %v with %d thousandths free, the pod requests %d", n.Name, i, g.State, g.Free, op.Shape.of(g))
+		if g := &n.GPUs[i]; !g.State.allocatable() || g.Free < op.Shape.Of(g) {
+			return fmt.Errorf("place a pod on %s: GPU %d is %v with %d thousandths free, the pod requests %d", n.Name, i, g.State, g.Free, op.Shape.Of(g))
 		}
 	}
 	f.record(entry{node: op.Node, kind: placed, op: op})
@@ -130,8 +130,8 @@ func (f *Fleet) Remove(op Op) error {
 		return fmt.Errorf("remove a pod from %s: %s are free, and the pod has %s; want at most what the node has", n.Name, Shape{CPU: n.FreeCPU, Memory: n.FreeMemory}, op.Shape)
 	}
 	for i := range op.GPUs.All() {
-		if g := &n.GPUs[i]; g.Free+op.Shape.of(g) > g.Total() {
-			return fmt.Errorf("remove a pod from %s: %d of %d thousandths of GPU %d are free, and the pod has %d", n.Name, g.Free, g.Total(), i, op.Shape.of(g))
+		if g := &n.GPUs[i]; g.Free+op.Shape.Of(g) > g.Total() {
+			return fmt.Errorf("remove a pod from %s: %d of %d thousandths of GPU %d are free, and the pod has %d", n.Name, g.Free, g.Total(), i, op.Shape.Of(g))
 		}
 	}
 	f.record(entry{node: op.Node, kind: removed, op: op})
@@ -222,7 +222,7 @@ func (f *Fleet) apply(op Op, sign int64) {
 	f.free.Memory += sign * op.Shape.Memory
 	for i := range op.GPUs.All() {
 		g := &n.GPUs[i]
-		amount := int32(sign) * op.Shape.of(g)
+		amount := int32(sign) * op.Shape.Of(g)
 		g.Free += amount
 		if g.State.allocatable() {
 			f.free.GPU += int64(amount)

@@ -241,7 +241,7 @@ func TestFit(t *testing.T) {
 			if got := reason.String(); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
-			if fits(&n, &test.shape) != (reason.Lack == None) {
+			if Fits(&n, &test.shape) != (reason.Lack == None) {
 				t.Error("fits says something else")
 			}
 		})

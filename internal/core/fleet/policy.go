@@ -23,6 +23,11 @@ type Judge interface {
 	Judge(n *Node, s *Shape, c *Choice) Score
 }
 
+// Losses says what the state of a node costs: what the placement of several pods costs is how much that rises.
+type Losses interface {
+	Loss(n *Node) int64
+}
+
 // Policies of the scheduler, by the names that users give.
 const (
 	PolicyPack    = "pack"
@@ -98,6 +103,9 @@ func (g *gradientScorer) before(n *Node) *nodeLoss {
 	*before = nodeLoss{n.generation, mix, g.loss(mix, n.FreeCPU, n.FreeMemory, free, idle)}
 	return before
 }
+
+// Loss is the fragmentation and stranding of the node as it is.
+func (g *gradientScorer) Loss(n *Node) int64 { return g.before(n).loss }
 
 // Score is how much the loss falls, as a step. A share of a GPU goes to the GPU with the highest step, the lowest index among
 // equals.
@@ -179,7 +187,7 @@ func (g *gradientScorer) lossOf(n *Node, s *Shape, gpus GPUSet) int64 {
 	if g.stranded {
 		idle := n.Idle()
 		for i := range gpus.All() {
-			idle -= int64(s.of(&n.GPUs[i]))
+			idle -= int64(s.Of(&n.GPUs[i]))
 		}
 		loss += g.measure.stranded(n.FreeCPU-s.CPU, n.FreeMemory-s.Memory, idle)
 	}
@@ -199,6 +207,16 @@ func (spread) Scorer(*Fleet) Scorer { return spread{} }
 func (p spread) Score(n *Node, s *Shape) (Score, GPUSet) {
 	c := Choose(n, s)
 	return p.Judge(n, s, &c), c.GPUs
+}
+
+// Loss grows with the square of what the node's GPUs have in use, so that it rises less on a node that has more free.
+func (spread) Loss(n *Node) int64 {
+	all := int64(0)
+	for i := range n.GPUs {
+		all += int64(n.GPUs[i].Total())
+	}
+	used := all - n.Idle()
+	return used * used / max(1, all)
 }
 
 // Judge says how much of the node's GPUs is free.

@@ -325,11 +325,11 @@ func (t *trial) fits() (Score, bool) {
 	n, worst := t.node(), Score(math.MaxInt64)
 	for i := range t.Requests {
 		s := &t.Requests[i]
-		if !fits(n, s) {
+		if !Fits(n, s) {
 			return 0, false
 		}
 		for _, piece := range n.Pieces(*s) {
-			if !fits(n, &piece) {
+			if !Fits(n, &piece) {
 				return 0, false
 			}
 			c := Choose(n, &piece)
@@ -344,7 +344,7 @@ func (t *trial) fits() (Score, bool) {
 func (n *Node) take(s *Shape, gpus GPUSet) {
 	n.FreeCPU, n.FreeMemory = n.FreeCPU-s.CPU, n.FreeMemory-s.Memory
 	for i := range gpus.All() {
-		n.GPUs[i].Free -= s.of(&n.GPUs[i])
+		n.GPUs[i].Free -= s.Of(&n.GPUs[i])
 		if s.Traffic != 0 {
 			n.addTraffic(n.GPUs[i].Physical, s.Traffic, 1)
 		}

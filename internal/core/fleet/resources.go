@@ -22,7 +22,7 @@ func (n *Node) kinds(list []idleKind, s *Shape, gpus GPUSet) ([]idleKind, int64)
 		}
 		free := g.Free
 		if gpus.Has(i) {
-			free -= s.of(g)
+			free -= s.Of(g)
 		}
 		at := 0
 		for at < len(list) && list[at].resource != g.Resource {

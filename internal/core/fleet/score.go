@@ -20,6 +20,28 @@ const ScoreBits = healthShift + healthBits
 // Step returns the step of a score.
 func (s Score) Step() int32 { return int32(s>>stepShift) & (1<<stepBits - 1) }
 
+// Parts are what is wrong with a choice, each 0 for nothing. Those of several choices can be added up.
+type Parts struct {
+	// Degraded is how many GPUs are degraded, Crowded how many are below a PCIe switch with pods that need much bandwidth to the host;
+	// both are at most 3.
+	Degraded, Crowded int64
+	// Links is how far the links between the GPUs are from the best ones, Broken how many sets of linked GPUs the choice breaks.
+	Links, Broken int64
+}
+
+// Parts returns the parts of a score that is not NoFit. The policy whose links say how fast they are has another unit of Links.
+func (s Score) Parts(p Policy) Parts {
+	best := int64(linkBest)
+	if p.Name() == PolicyLatency {
+		best = 1<<linkBits - 1
+	}
+	part := func(shift, bits int) int64 { return int64(s>>shift) & (1<<bits - 1) }
+	return Parts{
+		Degraded: 1<<healthBits - 1 - part(healthShift, healthBits), Crowded: 1<<contentionBits - 1 - part(contentionShift, contentionBits),
+		Links: best - part(linkShift, linkBits), Broken: 1<<packingBits - 1 - part(0, packingBits),
+	}
+}
+
 // Widths of the parts of a Score in bits, the least important one first.
 const (
 	packingBits    = 8

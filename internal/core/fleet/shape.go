@@ -63,8 +63,8 @@ const (
 	HostBandwidth
 )
 
-// of returns what the pod takes of an entry, in thousandths.
-func (s *Shape) of(g *GPU) int32 {
+// Of returns what the pod takes of an entry, in thousandths.
+func (s *Shape) Of(g *GPU) int32 {
 	if s.Resource != "" {
 		return g.Unit
 	}

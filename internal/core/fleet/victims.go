@@ -182,7 +182,7 @@ func (t *trial) devices(victim int, s *Shape) int64 {
 		if held := &t.Held[h]; t.running[h] == 1 {
 			for i := range held.GPUs.All() {
 				if g := &t.Node.GPUs[i]; s.wants(g) && g.State.allocatable() {
-					sum += max(1, int64(cmp.Or(held.Amount, s.of(g))/max(1, s.of(g))))
+					sum += max(1, int64(cmp.Or(held.Amount, s.Of(g))/max(1, s.Of(g))))
 				}
 			}
 		}

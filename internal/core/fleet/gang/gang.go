@@ -1,0 +1,128 @@
+package gang
+
+import (
+	"fmt"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
+
+// MaxMembers is how many members a gang can have.
+const MaxMembers = 16384
+
+// Class is a kind of members: all of them request the same, and other rules let them run on the same nodes.
+type Class struct {
+	// Requests are what a member requests; the first has its CPU and memory.
+	Requests []fleet.Shape
+	// Room is how many members other rules than those of package fleet let run on each node, by index; nil is any number. It does not
+	// count members that are bound.
+	Room []int32
+}
+
+// Member is a member of a gang.
+type Member struct {
+	// Class is its position in Gang.Classes.
+	Class int
+	// Node is the node to which the member is bound, whose share the fleet does not count as free; Unbound for the others.
+	Node int
+}
+
+// Unbound is the Node of a member that is bound to none.
+const Unbound = -1
+
+// Segment is how a gang is divided: each Size members of consecutive index are in one domain of the Level. Size 0 is no division.
+type Segment struct {
+	Size, Level int
+}
+
+// Gang is what to plan.
+type Gang struct {
+	Classes []Class
+	// Members are in the order of their index.
+	Members []Member
+	// Min is how many members, of the lowest index, are placed or none.
+	Min int
+	// Required is the level of which one domain has all members, Preferred the narrowest level that is tried. Both are Anywhere or a
+	// level of the topology.
+	Required, Preferred int
+	Segment             Segment
+}
+
+// validate returns an error for a gang that cannot be.
+func (g *Gang) validate(t *Topology, nodes int) error {
+	level := func(l int) bool { return l >= Anywhere && l <= t.Node() }
+	switch {
+	case len(g.Members) == 0 || len(g.Members) > MaxMembers:
+		return fmt.Errorf("a gang of %d members; want 1 to %d", len(g.Members), MaxMembers)
+	case g.Min < 1 || g.Min > len(g.Members):
+		return fmt.Errorf("at least %d of %d members; want 1 to all of them", g.Min, len(g.Members))
+	case !level(g.Required) || !level(g.Preferred) || g.Preferred < g.Required:
+		return fmt.Errorf("the preferred level %d and the required level %d; want %d to %d, the preferred one as narrow or narrower", g.Preferred, g.Required, Anywhere, t.Node())
+	case g.Segment.Size < 0 || g.Segment.Size > 0 && (g.Segment.Level < 0 || g.Segment.Level > t.Node()):
+		return fmt.Errorf("segments of %d members on the level %d; want at least 1 and a level of the topology", g.Segment.Size, g.Segment.Level)
+	}
+	for i, c := range g.Classes {
+		if len(c.Requests) == 0 || c.Room != nil && len(c.Room) != nodes {
+			return fmt.Errorf("class %d has %d requests and room for %d nodes; want at least one request, and %d nodes or none", i, len(c.Requests), len(c.Room), nodes)
+		}
+		for _, s := range c.Requests {
+			if err := s.Validate(); err != nil {
+				return fmt.Errorf("class %d: %w", i, err)
+			}
+		}
+	}
+	for i, m := range g.Members {
+		if m.Class < 0 || m.Class >= len(g.Classes) || m.Node < Unbound || m.Node >= nodes {
+			return fmt.Errorf("member %d is of class %d and bound to node %d; want a class and node that exist", i, m.Class, m.Node)
+		}
+	}
+	return nil
+}
+
+// Plan is where the members of a gang go.
+type Plan struct {
+	// Nodes is the node of each member, that to which it is bound if it is; Unbound for those for which there is no room.
+	Nodes []int
+	// Placed is how many members have a node.
+	Placed int
+	// Level is the narrowest level of which one domain has all of them, of those that were tried, and Domain its name.
+	Level  int
+	Domain string
+	// Cost is what the plan costs, without the members that are bound.
+	Cost Cost
+	// Exact is false where the gang was planned class by class.
+	Exact bool
+}
+
+// Cost is what is wrong with a plan, the most important part first. The costs of parts of a plan can be added up.
+type Cost struct {
+	Degraded, Crowded, Links, Nodes, Slack, Loss, Broken int64
+}
+
+// plus returns the sum of two costs.
+func (c Cost) plus(d Cost) Cost {
+	return Cost{c.Degraded + d.Degraded, c.Crowded + d.Crowded, c.Links + d.Links, c.Nodes + d.Nodes, c.Slack + d.Slack, c.Loss + d.Loss, c.Broken + d.Broken}
+}
+
+// less tells whether a cost is lower than another one.
+func (c Cost) less(d Cost) bool {
+	switch {
+	case c.Degraded != d.Degraded:
+		return c.Degraded < d.Degraded
+	case c.Crowded != d.Crowded:
+		return c.Crowded < d.Crowded
+	case c.Links != d.Links:
+		return c.Links < d.Links
+	case c.Nodes != d.Nodes:
+		return c.Nodes < d.Nodes
+	case c.Slack != d.Slack:
+		return c.Slack < d.Slack
+	case c.Loss != d.Loss:
+		return c.Loss < d.Loss
+	}
+	return c.Broken < d.Broken
+}
+
+// minus returns the difference of two costs.
+func (c Cost) minus(d Cost) Cost {
+	return Cost{c.Degraded - d.Degraded, c.Crowded - d.Crowded, c.Links - d.Links, c.Nodes - d.Nodes, c.Slack - d.Slack, c.Loss - d.Loss, c.Broken - d.Broken}
+}
