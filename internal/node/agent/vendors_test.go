@@ -153,7 +153,8 @@ func TestVendorBesideNVIDIA(t *testing.T) {
 			b.override = func(c *v1alpha1.AgentConfig) {
 				basic(c)
 				c.PollInterval.Duration = 200 * time.Millisecond
-				c.ScanDeadline, c.TaintUnhealthy = &metav1.Duration{Duration: time.Second}, true
+				// A scan of NVIDIA takes more than a second when all tests of this package run at once on two busy CPUs.
+				c.ScanDeadline, c.TaintUnhealthy = &metav1.Duration{Duration: 5 * time.Second}, true
 			}
 			b.agent = b.start()
 			b.await(healthy(4))
@@ -164,7 +165,7 @@ func TestVendorBesideNVIDIA(t *testing.T) {
 			}
 			settled := func() bool {
 				p := w.nvidia()
-				return p.Labels["nvidia.com/gpu.count"] == "4" && len(p.Conditions) == 2 && condition().OK
+				return p.Labels["nvidia.com/gpu.count"] == "4" && p.Labels["berth.dev/gpu.healthy"] == "4" && len(p.Taints) == 1 && len(p.Conditions) == 2 && condition().OK
 			}
 			awaitTrue(t, "the labels and the condition of the Node", settled)
 			before := w.nvidia()
