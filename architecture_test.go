@@ -170,6 +170,7 @@ var rules = []rule{
 	// Cluster: the concerns of the operator never import one another, nor the operator.
 	{packages: "internal/cluster/drafleet", berth: []string{"internal/core/fleet/firstfit"}, never: []string{"os", "net", "k8s.io/client-go/", "k8s.io/dynamic-resource-allocation/structured"}},
 	{packages: "internal/cluster/fleetview", berth: []string{"api/", "internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/cluster/gangview", berth: none, others: []string{"k8s.io/api/", "k8s.io/apimachinery/"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/cluster/whyview", berth: []string{"api/", "internal/core/", "internal/cluster/fleetview"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/", "github.com/go-logr/logr"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/scheduler/", berth: []string{"api/", "internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/"}, never: []string{"os", "k8s.io/dynamic-resource-allocation/structured", "k8s.io/kubernetes/"}},
 	{packages: "internal/cluster/scheduler/claims", berth: []string{"internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/model"}},
