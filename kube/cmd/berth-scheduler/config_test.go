@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/binding"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
@@ -163,8 +164,11 @@ func TestShippedProfiles(t *testing.T) {
 		if !slices.ContainsFunc(plugins.Filter.Enabled, func(p config.Plugin) bool { return p.Name == "NodeResourcesFit" }) {
 			t.Errorf("profile %s does not check that a pod fits", p.SchedulerName)
 		}
-		if after := plugins.PostFilter.Enabled; len(after) != 3 || after[0].Name != placement.Name || after[2].Name != preemption.Name {
-			t.Errorf("profile %s: the plugins at postFilter are %v, want %s first, %s last and DynamicResources between them", p.SchedulerName, after, placement.Name, preemption.Name)
+		if after := plugins.PostFilter.Enabled; len(after) != 4 || after[0].Name != placement.Name || after[2].Name != gangs.Name || after[3].Name != preemption.Name {
+			t.Errorf("profile %s: the plugins at postFilter are %v, want %s, DynamicResources, %s, %s", p.SchedulerName, after, placement.Name, gangs.Name, preemption.Name)
+		}
+		if sorts := plugins.QueueSort.Enabled; len(sorts) != 1 || sorts[0].Name != gangs.Name {
+			t.Errorf("profile %s: the plugins at queueSort are %v, want %s", p.SchedulerName, sorts, gangs.Name)
 		}
 		if binds := plugins.Bind.Enabled; len(binds) != 2 || binds[0].Name != binding.Name || binds[1].Name != "DefaultBinder" {
 			t.Errorf("profile %s: the plugins at bind are %v, want %s before DefaultBinder", p.SchedulerName, binds, binding.Name)

@@ -32,7 +32,8 @@ percentageOfNodesToScore: 100
 profiles:
 - schedulerName: default-scheduler
   plugins:
-    multiPoint: {enabled: [{name: BerthPlacement, weight: 10000}, {name: BerthPreemption}, {name: BerthBinding}], disabled: [{name: DefaultPreemption}]}
+    multiPoint: {enabled: [{name: BerthPlacement, weight: 10000}, {name: BerthGangs}, {name: BerthPreemption}, {name: BerthBinding}], disabled: [{name: DefaultPreemption}]}
+    queueSort: {enabled: [{name: BerthGangs}], disabled: [{name: PrioritySort}]}
     postFilter: {enabled: [{name: BerthPlacement}]}
     bind: {enabled: [{name: BerthBinding}]}
     score: {disabled: [{name: NodeResourcesFit}, {name: NodeResourcesBalancedAllocation}]}

@@ -54,22 +54,31 @@ type lab struct {
 	factory *placement.Factory
 	bound   chan string
 	reader  *fleetview.Reader
+	// refuse is asked before a binding; its error is that of the API server.
+	refuse func(*corev1.Binding) error
 }
 
-func loadProfile(t testing.TB, policy string) config.KubeSchedulerProfile {
+func loadProfile(t testing.TB, text string) config.KubeSchedulerProfile {
 	t.Helper()
-	object, _, err := scheme.Codecs.UniversalDecoder().Decode(fmt.Appendf(nil, profileOfChart, policy), nil, nil)
+	object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(text), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return object.(*config.KubeSchedulerConfiguration).Profiles[0]
 }
 
-// startLab starts a scheduler; nodes are there before it starts.
+// startLab starts a scheduler with the plugin BerthPlacement; nodes are there before it starts.
 func startLab(t *testing.T, policy string, objects ...runtime.Object) *lab {
 	t.Helper()
+	l := newLab(objects...)
+	l.run(t, fmt.Sprintf(profileOfChart, policy), frameworkruntime.Registry{placement.Name: l.factory.New})
+	return l
+}
+
+// newLab returns a fake API server with a scheduler that does not run yet.
+func newLab(objects ...runtime.Object) *lab {
 	metrics.Register()
-	l := &lab{bound: make(chan string, 1000), reader: fleetview.NewReader()}
+	l := &lab{bound: make(chan string, 10_000), reader: fleetview.NewReader()}
 	l.client = fake.NewSimpleClientset(objects...)
 	// The fake API server stores the node of a binding in the pod, as the real one does.
 	l.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -77,23 +86,35 @@ func startLab(t *testing.T, policy string, objects ...runtime.Object) *lab {
 			return false, nil, nil
 		}
 		binding := action.(clienttesting.CreateAction).GetObject().(*corev1.Binding)
+		if l.refuse != nil {
+			if err := l.refuse(binding); err != nil {
+				return true, nil, err
+			}
+		}
 		pod, err := l.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), binding.Namespace, binding.Name)
 		if err != nil {
 			return true, nil, err
 		}
 		bound := pod.(*corev1.Pod).DeepCopy()
 		bound.Spec.NodeName = binding.Target.Name
+		bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 		err = l.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), bound, binding.Namespace)
 		l.bound <- binding.Target.Name
 		return true, binding, err
 	})
 	l.factory = placement.NewFactory(placement.Deps{Register: func(basemetrics.Registerable) error { return nil }})
+	return l
+}
+
+// run runs a scheduler until the test ends, or the function that it returns is called.
+func (l *lab) run(t *testing.T, profileText string, registry frameworkruntime.Registry) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	informerFactory := informers.NewSharedInformerFactory(l.client, 0)
 	recorders := profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: l.client.EventsV1()}))
-	sched, err := scheduler.New(ctx, l.client, informerFactory, nil, recorders, scheduler.WithProfiles(loadProfile(t, policy)),
-		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{placement.Name: l.factory.New}), scheduler.WithPodInitialBackoffSeconds(1))
+	sched, err := scheduler.New(ctx, l.client, informerFactory, nil, recorders, scheduler.WithProfiles(loadProfile(t, profileText)),
+		scheduler.WithFrameworkOutOfTreeRegistry(registry), scheduler.WithPodInitialBackoffSeconds(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +123,15 @@ func startLab(t *testing.T, policy string, objects ...runtime.Object) *lab {
 	if err := sched.WaitForHandlersSync(ctx); err != nil {
 		t.Fatal(err)
 	}
-	go sched.Run(ctx)
-	return l
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		sched.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // report writes a GPUNode.

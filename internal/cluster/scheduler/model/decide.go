@@ -32,6 +32,7 @@ func (m *Model) Scores(policy string, requests []fleet.Shape, scores []fleet.Sco
 func (m *Model) decider(policy string) (*fleet.Decider, error) {
 	if measure, changed := m.mix.measure(*m.resources.Load()); changed {
 		clear(m.deciders)
+		clear(m.planners)
 		m.mix.current = measure
 	}
 	if d := m.deciders[policy]; d != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
 // seed is that of the fixed order in which nodes get ties. All replicas of a scheduler decide alike.
@@ -63,7 +64,11 @@ type Model struct {
 	snapshot    []fwk.NodeInfo
 	index       []int // of the fleet, by position in the snapshot
 	generations []int64
+	nodes       []*corev1.Node // by index of the fleet
+	version     uint64
 	deciders    map[string]*fleet.Decider
+	planners    map[string]*gang.Planner
+	topologies  map[string]*gang.Topology
 	mix         mix
 }
 
@@ -81,7 +86,8 @@ type assumption struct {
 func New(deps Deps) *Model {
 	m := &Model{
 		deps: deps, hardware: map[string]*fleetview.Hardware{}, changed: map[string]bool{}, assumed: map[types.UID]*assumption{},
-		onNode: map[string]map[types.UID]bool{}, deciders: map[string]*fleet.Decider{},
+		onNode: map[string]map[types.UID]bool{}, deciders: map[string]*fleet.Decider{}, planners: map[string]*gang.Planner{},
+		topologies: map[string]*gang.Topology{},
 	}
 	m.resources.Store(&fleetview.Resources{})
 	return m
@@ -163,6 +169,11 @@ func (m *Model) Sync(nodes []fwk.NodeInfo) {
 			m.generations[i] = generation
 			k := m.index[i]
 			m.views[k], m.seen[k] = m.view(n), generation
+			m.version++
+			if node := n.Node(); node != m.nodes[k] {
+				m.nodes[k] = node
+				clear(m.topologies)
+			}
 			// A view has only values that fleet accepts.
 			_ = m.fleet.Replace(k, m.views[k].Node)
 		}
@@ -199,13 +210,16 @@ func (m *Model) rebuild(nodes []fwk.NodeInfo) {
 		// No view is refused; an empty fleet leaves every decision to the other plugins.
 		f, _ = fleet.New(nil, seed)
 	}
-	m.fleet, m.views, m.seen = f, make([]fleetview.View, f.Len()), make([]int64, f.Len())
+	m.fleet, m.views, m.seen, m.nodes = f, make([]fleetview.View, f.Len()), make([]int64, f.Len()), make([]*corev1.Node, f.Len())
 	for i, n := range nodes {
 		if k, ok := f.Find(n.Node().Name); ok {
-			m.index[i], m.views[k], m.seen[k] = k, views[n.Node().Name], m.generations[i]
+			m.index[i], m.views[k], m.seen[k], m.nodes[k] = k, views[n.Node().Name], m.generations[i], n.Node()
 		}
 	}
+	m.version++
 	clear(m.deciders)
+	clear(m.planners)
+	clear(m.topologies)
 	clear(m.changed)
 }
 

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -44,11 +45,12 @@ type Factory struct {
 	mu       sync.Mutex
 	follower *gpunodes.Follower
 	waiting  *waiting
+	policies map[string]string // by profile
 }
 
 // NewFactory returns a factory.
 func NewFactory(deps Deps) *Factory {
-	f := &Factory{deps: deps}
+	f := &Factory{deps: deps, policies: map[string]string{}}
 	f.model = model.New(model.Deps{Checked: func(c model.Check) {
 		if check := f.check.Load(); check != nil {
 			(*check)(c)
@@ -59,6 +61,13 @@ func NewFactory(deps Deps) *Factory {
 
 // Model returns what all plugins of the factory decide by.
 func (f *Factory) Model() *model.Model { return f.model }
+
+// Policy returns the policy of a profile: that of its plugin, or pack where it has none.
+func (f *Factory) Policy(profile string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cmp.Or(f.policies[profile], fleet.PolicyPack)
+}
 
 // Plugin is the plugin of one profile.
 type Plugin struct {
@@ -91,6 +100,9 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 	if err := f.start(ctx, handle); err != nil {
 		return nil, err
 	}
+	f.mu.Lock()
+	f.policies[handle.ProfileName()] = args.Policy
+	f.mu.Unlock()
 	p := &Plugin{handle: handle, policy: args.Policy, model: f.model, follower: f.follower, waiting: f.waiting}
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.claims = claims.New(manager, f.model)

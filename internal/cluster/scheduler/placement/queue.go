@@ -175,6 +175,9 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.waiting.add(pod, c.requests)
+	if _, err := state.Read(model.GangState); err == nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable) // The gang waits as a whole, and its plugin says why.
+	}
 	sentence, fits := p.sentence(c.requests)
 	if fits {
 		sentence += refusals(p.fitting(c), refused)

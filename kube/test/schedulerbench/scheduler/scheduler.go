@@ -49,10 +49,16 @@ func Ours(argv ...string) Kind {
       enabled:
       - name: ` + Plugin + `
         weight: 10000
+      - name: BerthGangs
       - name: BerthPreemption
       - name: BerthBinding
       disabled:
       - name: DefaultPreemption
+    queueSort:
+      enabled:
+      - name: BerthGangs
+      disabled:
+      - name: PrioritySort
     postFilter:
       enabled:
       - name: ` + Plugin + `

@@ -1,0 +1,20 @@
+// Package gangs is the scheduler's plugin BerthGangs: it places pods that are of use only together, by the labels berth.dev/pod-group and
+// berth.dev/min-member or by a PodGroup of scheduler-plugins or Volcano. Pods with spec.schedulingGroup are not its own: they belong to
+// Kubernetes' pod group cycle.
+//
+// A gang waits before the queue (PreEnqueue) until its least number of members exist, and its members are next to one another in the
+// queue. The first one whose turn it is plans the whole gang (PreFilter), and each gets the node of the plan. Until they are reserved,
+// their places are held: no other pod gets them (Filter). None is bound before all of the plan are reserved (Permit).
+//
+// It guarantees
+//
+//   - that no member is bound before all members of its plan are reserved. When one is refused, all are released, and the gang waits as a
+//     whole;
+//   - that a gang that is bound in part, since a binding failed or a scheduler ended in between, is completed first, its places being
+//     held, or released within releaseAfter: its members are deleted;
+//   - that a gang that cannot be placed holds nothing, and that its members carry the reason in their condition;
+//   - that a gang with bad input waits with one event that says what is wrong, and delays nothing else.
+//
+// It must not import anything of Berth but internal/cluster/fleetview, gangview, the packages of the scheduler below it, and internal/core,
+// and of Kubernetes' scheduler only the public framework.
+package gangs

@@ -1,0 +1,118 @@
+package gangs
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// PreEnqueue keeps a member out of the queue until its gang can be placed as far as nodes do not matter.
+func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
+	text, problem := p.gangs.why(pod)
+	if text == "" {
+		return nil
+	}
+	if problem {
+		p.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "GangRefused", "Scheduling", "%s", text)
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
+}
+
+// why returns what a member waits for before the queue, and whether that is a problem of which no event was sent yet.
+func (r *registry) why(pod *v1.Pod) (text string, problem bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil {
+		if _, member := keyOf(pod); member {
+			return "the gang is not known yet", false // The pod has not come through the informer; its event brings it back.
+		}
+		return "", false
+	}
+	if g.view == nil && !g.ready && len(g.pods) < g.least {
+		return "members of the gang do not exist yet", false
+	}
+	view := r.build(g)
+	if view.Problem != "" {
+		problem = g.told != view.Problem
+		g.told = view.Problem
+		return view.Problem, problem
+	}
+	g.told = ""
+	return view.Waiting, false
+}
+
+// Less sorts the queue by priority and time, as Kubernetes does. The time of a member is that at which its gang was complete first, so
+// that its members follow one another.
+func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
+	if x, y := a.GetPriority(), b.GetPriority(); x != y {
+		return x > y
+	}
+	ta, ga, ra := p.gangs.place(a)
+	tb, gb, rb := p.gangs.place(b)
+	if c := ta.Compare(tb); c != 0 {
+		return c < 0
+	}
+	return cmp.Or(cmp.Compare(ga, gb), cmp.Compare(ra, rb)) < 0
+}
+
+// place returns the place of a pod in the queue: the time, then the gang, then the pod's name.
+func (r *registry) place(entity fwk.QueuedEntityInfo) (since time.Time, gang, name string) {
+	since = entity.GetTimestamp()
+	info, ok := entity.(interface{ GetPod() *v1.Pod })
+	if !ok || info.GetPod() == nil {
+		return since, "", ""
+	}
+	pod := info.GetPod()
+	if _, member := keyOf(pod); !member {
+		return since, "", ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.of(pod); g != nil && !g.since.IsZero() {
+		return g.since, g.key.String(), pod.Name
+	}
+	return since, "", pod.Name
+}
+
+// EventsToRegister returns the events after which a gang that did not fit may fit: a pod ends, or a node changes. What GPUNodes say comes
+// through the plugin BerthPlacement, and what its own pods and PodGroups say through the registry.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{
+		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: p.afterChange},
+		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodScaleDown | fwk.UpdatePodToleration}},
+		{
+			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
+			QueueingHintFn: p.afterChange,
+		},
+	}, nil
+}
+
+// afterChange brings one member of a gang back: it plans for all of them, and brings the others back when there is a plan.
+func (p *Plugin) afterChange(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
+	if p.gangs.leads(pod) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// leads tells whether a pod is the first member of its gang that waits for a node, or of no gang.
+func (r *registry) leads(pod *v1.Pod) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil {
+		return true
+	}
+	return r.first(g, pod)
+}
+
+// first tells whether a pod is the first member of its gang that waits for a node. The caller holds the lock.
+func (r *registry) first(g *gang, pod *v1.Pod) bool {
+	list := r.pending(g)
+	return len(list) == 0 || list[0].UID == pod.UID
+}

@@ -1,0 +1,162 @@
+package gangs
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// rebindLimit is how long the place of a member is held whose binding failed.
+const rebindLimit = 30 * time.Second
+
+// Reserve ends the hold of a member: the scheduler's own snapshot counts it now.
+func (p *Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	if _, member := keyOf(pod); !member {
+		return nil
+	}
+	others, ok := p.gangs.reserve(pod, node)
+	if !ok {
+		return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang was given up")
+	}
+	activate(p.handle, others)
+	return nil
+}
+
+// reserve notes that a member is reserved, and returns the others when it is the first. The result is false if the plan has ended.
+func (r *registry) reserve(pod *v1.Pod, node string) (others []*v1.Pod, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil {
+		return nil, false
+	}
+	held := r.holds.byPod[pod.UID]
+	if held == nil || held.node != node {
+		return nil, false
+	}
+	r.holds.remove(pod.UID)
+	if g.plan == nil {
+		// Its binding had failed, and the plan of the others is done.
+		g.plan = &plan{nodes: map[types.UID]string{pod.UID: node}, reserved: map[types.UID]bool{}, permitted: true, made: r.clock.Now()}
+	}
+	g.plan.nodes[pod.UID] = node
+	first := len(g.plan.reserved) == 0
+	g.plan.reserved[pod.UID] = true
+	if !first {
+		return nil, true
+	}
+	for uid := range g.plan.nodes {
+		if other := g.pods[uid]; other != nil && uid != pod.UID {
+			others = append(others, other)
+		}
+	}
+	return others, true
+}
+
+// Permit lets a member wait until all members of the plan are reserved.
+func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
+	if _, member := keyOf(pod); !member {
+		return nil, 0
+	}
+	waiting, complete := p.gangs.permit(pod)
+	if !complete {
+		return fwk.NewStatus(fwk.Wait, "other members of the gang are not reserved yet"), permitLimit
+	}
+	for _, uid := range waiting {
+		if w := p.handle.GetWaitingPod(uid); w != nil {
+			w.Allow(Name)
+		}
+	}
+	return nil, 0
+}
+
+// permit returns the members that wait, once all of the plan are reserved.
+func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil || g.plan == nil {
+		return nil, false
+	}
+	for uid := range g.plan.nodes {
+		if !g.plan.reserved[uid] {
+			return nil, false
+		}
+	}
+	g.plan.permitted = true
+	for uid := range g.plan.reserved {
+		if uid != pod.UID {
+			waiting = append(waiting, uid)
+		}
+	}
+	return waiting, true
+}
+
+// PostBind notes that a member is bound.
+func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) {
+	activate(p.handle, p.gangs.bind(pod, node))
+}
+
+// bind notes that a member is bound. With the last one of a plan it returns the first of those that came too late for the plan.
+func (r *registry) bind(pod *v1.Pod, node string) []*v1.Pod {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil {
+		return nil
+	}
+	if known := g.pods[pod.UID]; known != nil && known.Spec.NodeName == "" {
+		g.bound[pod.UID] = node
+	}
+	had := g.plan != nil
+	r.done(g, pod.UID)
+	if list := r.pending(g); had && g.plan == nil && len(list) > 0 {
+		return list[:1]
+	}
+	return nil
+}
+
+// done takes a member from the plan, and ends the plan with the last one. The caller holds the lock.
+func (r *registry) done(g *gang, pod types.UID) {
+	r.holds.remove(pod)
+	if g.plan == nil {
+		return
+	}
+	delete(g.plan.nodes, pod)
+	delete(g.plan.reserved, pod)
+	if len(g.plan.nodes) == 0 {
+		g.plan = nil
+	}
+}
+
+// Unreserve releases the whole gang when a member is refused before all are reserved. When the binding of a member fails, its place is
+// held until it is tried again.
+func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) {
+	if _, member := keyOf(pod); !member {
+		return
+	}
+	undo(p.handle, p.gangs.unreserve(pod, node))
+}
+
+func (r *registry) unreserve(pod *v1.Pod, node string) released {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil || g.plan == nil || g.plan.nodes[pod.UID] == "" {
+		return released{}
+	}
+	if !g.plan.permitted {
+		return r.release(g, "another member of the gang was refused")
+	}
+	r.done(g, pod.UID)
+	if g.pods[pod.UID] == nil {
+		return released{}
+	}
+	r.holds.add(&hold{
+		pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: amountsOf(pod), until: r.clock.Now().Add(rebindLimit),
+	})
+	return released{pods: []*v1.Pod{g.pods[pod.UID]}}
+}

@@ -1,0 +1,157 @@
+package gangs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
+)
+
+// Name is the name of the plugin in a KubeSchedulerConfiguration.
+const Name = "BerthGangs"
+
+// Deps are what a Factory needs.
+type Deps struct {
+	// Model is what pods are placed by.
+	Model *model.Model
+	// Policy returns the policy of a profile.
+	Policy func(profile string) string
+	Clock  clock.WithTicker
+}
+
+// Factory makes the plugins of a scheduler, one per profile. They share the gangs.
+type Factory struct {
+	deps Deps
+
+	mu    sync.Mutex
+	gangs *registry
+}
+
+// NewFactory returns a factory.
+func NewFactory(deps Deps) *Factory { return &Factory{deps: deps} }
+
+// Plugin is the plugin of one profile.
+type Plugin struct {
+	handle fwk.Handle
+	model  *model.Model
+	gangs  *registry
+	claims *claims.Scorer
+	policy func() string
+}
+
+var (
+	_ fwk.QueueSortPlugin   = (*Plugin)(nil)
+	_ fwk.PreEnqueuePlugin  = (*Plugin)(nil)
+	_ fwk.PreFilterPlugin   = (*Plugin)(nil)
+	_ fwk.FilterPlugin      = (*Plugin)(nil)
+	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
+	_ fwk.ReservePlugin     = (*Plugin)(nil)
+	_ fwk.PermitPlugin      = (*Plugin)(nil)
+	_ fwk.PostBindPlugin    = (*Plugin)(nil)
+	_ fwk.EnqueueExtensions = (*Plugin)(nil)
+	_ fwk.SignPlugin        = (*Plugin)(nil)
+)
+
+// New makes the plugin of a profile. It has the form of a factory of Kubernetes' scheduling framework.
+func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	levels, err := parseArgs(object)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.start(ctx, levels, handle); err != nil {
+		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
+	}
+	profile := handle.ProfileName()
+	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, policy: func() string { return f.deps.Policy(profile) }}
+	if manager := handle.SharedDRAManager(); manager != nil {
+		p.claims = claims.New(manager, f.deps.Model)
+	}
+	return p, nil
+}
+
+// start makes what the profiles share, once. The levels are those of the first profile.
+func (f *Factory) start(ctx context.Context, levels gangview.Levels, handle fwk.Handle) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gangs != nil {
+		return nil
+	}
+	r := newRegistry(levels, f.deps.Clock, f.deps.Model.Requests)
+	wake := func(pods []*v1.Pod) { activate(handle, pods) }
+	_, err := handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			if pod, ok := object.(*v1.Pod); ok {
+				undo(handle, r.set(pod))
+			}
+		},
+		UpdateFunc: func(_, object any) {
+			if pod, ok := object.(*v1.Pod); ok {
+				undo(handle, r.set(pod))
+			}
+		},
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			if pod, ok := object.(*v1.Pod); ok {
+				undo(handle, r.remove(pod))
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow pods: %w", err)
+	}
+	if err := followGroups(ctx, handle, r, wake); err != nil {
+		return err
+	}
+	k := &keeper{gangs: r, handle: handle, clock: f.deps.Clock}
+	go k.run(ctx)
+	f.gangs = r
+	return nil
+}
+
+// Name returns the name of the plugin.
+func (p *Plugin) Name() string { return Name }
+
+// SignPod gives members of gangs no signature: each has its own node, so that results of one are of no use for the next.
+func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if _, member := keyOf(pod); member {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod is a member of a gang")
+	}
+	return nil, nil
+}
+
+func keyOf(pod *v1.Pod) (gangview.Key, bool) { return gangview.KeyOf(pod) }
+
+// activate brings pods back to the queue.
+func activate(handle fwk.Handle, pods []*v1.Pod) {
+	if len(pods) == 0 {
+		return
+	}
+	list := make(map[string]*v1.Pod, len(pods))
+	for _, pod := range pods {
+		list[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}.String()] = pod
+	}
+	handle.Activate(klog.Background(), list)
+}
+
+// undo ends the reservations of members, and brings them back to the queue.
+func undo(handle fwk.Handle, out released) {
+	for _, uid := range out.waiting {
+		if waiting := handle.GetWaitingPod(uid); waiting != nil {
+			waiting.Reject(Name, out.reason)
+		}
+	}
+	activate(handle, out.pods)
+}

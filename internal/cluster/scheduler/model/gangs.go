@@ -1,0 +1,73 @@
+package model
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/core/fleet/gang"
+)
+
+// Held is what a pod that has no node yet is promised on a node.
+type Held struct {
+	// Node is the index of the node.
+	Node     int
+	Requests []fleet.Shape
+}
+
+// Plan plans a gang beside what is held for others. Levels are label keys of nodes, the widest first, without that of the node. It is for
+// the scheduling cycle.
+func (m *Model) Plan(policy string, levels []string, g *gang.Gang, held []Held) (gang.Plan, *gang.Refusal, error) {
+	d, err := m.decider(policy)
+	if err != nil {
+		return gang.Plan{}, nil, err
+	}
+	planner := m.planners[policy]
+	if planner == nil {
+		planner = gang.NewPlanner(d)
+		m.planners[policy] = planner
+	}
+	mark := m.fleet.Checkpoint()
+	defer m.fleet.Rollback(mark)
+	for _, h := range held {
+		ops, _, ok := d.Together(h.Node, h.Requests)
+		if !ok {
+			continue // There is less than was promised: it does not fit beside what is there anyway.
+		}
+		for _, op := range ops {
+			if err := m.fleet.Place(op); err != nil {
+				return gang.Plan{}, nil, err
+			}
+		}
+	}
+	return planner.Plan(m.Topology(levels), g)
+}
+
+// Topology returns the topology of the nodes by these label keys. It is for the scheduling cycle.
+func (m *Model) Topology(levels []string) *gang.Topology {
+	key := strings.Join(levels, ",")
+	if t := m.topologies[key]; t != nil {
+		return t
+	}
+	t := gang.NewTopology(m.fleet, levels, func(level int, node string) string {
+		if i, ok := m.fleet.Find(node); ok && m.nodes[i] != nil {
+			return m.nodes[i].Labels[levels[level]]
+		}
+		return ""
+	})
+	m.topologies[key] = t
+	return t
+}
+
+// At returns the index of the node at a position of the snapshot that Sync was given last.
+func (m *Model) At(position int) int { return m.index[position] }
+
+// Version changes when anything does by which pods are placed. It is for the scheduling cycle.
+func (m *Model) Version() uint64 { return m.version }
+
+// GangState is the key of a scheduling cycle's state under which the plugin for gangs notes that the pod is a member of one.
+const GangState = "BerthGangs"
+
+// Offered tells whether a resource is one of GPUs, which the model counts. Any goroutine may call it.
+func (m *Model) Offered(name corev1.ResourceName) bool { return m.resources.Load().Is(name) }
