@@ -19,6 +19,8 @@ type Refusal struct {
 	Wider string
 	// Apart is true where bound members are not in one domain of the level.
 	Apart bool
+	// Inexact is true where the gang was planned class by class, so that there may be a plan.
+	Inexact bool
 	// Kinds is the number of kinds of members where there are too many to be divided into segments.
 	Kinds int
 	// Request is what the first member that does not fit requests, Node the node of the domain that lacks least for it beside the members
