@@ -1,4 +1,4 @@
-// Package gangview says which gang a pod belongs to and what the gang wants, from the objects of a cluster: pods and, for two of three
+// Package gangview says which gang a pod belongs to and what the gang wants, from the objects of a cluster: pods and, for all but one of the
 // sources, PodGroups in; plain values out. The scheduler's plugin for gangs and `berth why` share it, so that they agree.
 //
 // It guarantees
