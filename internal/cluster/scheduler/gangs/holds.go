@@ -10,10 +10,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -108,6 +109,17 @@ func (h *holds) others(key gangview.Key) []*hold {
 	return slices.DeleteFunc(list, func(held *hold) bool { return held.gang == key })
 }
 
+// wanted returns what places hold of GPUs, for a plan.
+func wanted(list []*hold, m *model.Model) []model.Held {
+	var held []model.Held
+	for _, place := range list {
+		if i, ok := m.Index(place.node); ok && len(place.requests) > 0 {
+			held = append(held, model.Held{Node: i, Requests: place.requests})
+		}
+	}
+	return held
+}
+
 // lacks returns the resource of which a node has too little for a pod beside what is held there for other gangs, and for which gang.
 func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceList) (v1.ResourceName, gangview.Key, bool) {
 	taken, of := v1.ResourceList{}, gangview.Key{}
@@ -129,7 +141,7 @@ func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceLi
 		if held.IsZero() || amount.IsZero() {
 			continue
 		}
-		if free := free(node, name); free.Cmp(sum(amount, held)) < 0 {
+		if free := gangplan.Free(node, name); free.Cmp(sum(amount, held)) < 0 {
 			return name, of, true
 		}
 	}
@@ -140,27 +152,4 @@ func sum(a, b resource.Quantity) resource.Quantity {
 	c := a.DeepCopy()
 	c.Add(b)
 	return c
-}
-
-// free returns what no pod of a node has of a resource.
-func free(node fwk.NodeInfo, name v1.ResourceName) resource.Quantity {
-	all, used := node.GetAllocatable(), node.GetRequested()
-	switch name {
-	case v1.ResourceCPU:
-		return *resource.NewMilliQuantity(all.GetMilliCPU()-used.GetMilliCPU(), resource.DecimalSI)
-	case v1.ResourceMemory:
-		return *resource.NewQuantity(all.GetMemory()-used.GetMemory(), resource.BinarySI)
-	case v1.ResourceEphemeralStorage:
-		return *resource.NewQuantity(all.GetEphemeralStorage()-used.GetEphemeralStorage(), resource.BinarySI)
-	case v1.ResourcePods:
-		return *resource.NewQuantity(int64(all.GetAllowedPodNumber()-len(node.GetPods())), resource.DecimalSI)
-	}
-	return *resource.NewQuantity(all.GetScalarResources()[name]-used.GetScalarResources()[name], resource.DecimalSI)
-}
-
-// amountsOf returns all that a pod requests of a node, itself included.
-func amountsOf(pod *v1.Pod) v1.ResourceList {
-	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	amounts[v1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	return amounts
 }

@@ -1,20 +1,14 @@
 package gangs
 
 import (
-	"context"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
-	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
-
-	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
 )
 
 // question is what to plan: a copy of what the registry knows of a gang.
@@ -28,7 +22,7 @@ type question struct {
 }
 
 // decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state.
-func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, err error) {
+func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, err error) {
 	r := p.gangs
 	r.mu.Lock()
 	g := r.of(pod)
@@ -65,7 +59,7 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 	q := question{key: g.key, view: view, bound: g.nodes(), masks: g.validMasks(r.clock.Now()), held: r.holds.others(g.key), version: p.model.Version()}
 	r.mu.Unlock()
 
-	planned, text, err := p.plan(ctx, &q, nodes)
+	planned, text, err := p.plan(&q, nodes)
 	if err != nil {
 		return "", "", err
 	}
@@ -78,7 +72,7 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 		g.refused = &refused{version: q.version, at: r.clock.Now(), text: text}
 		return "", text, nil
 	}
-	if node = planned[pod.UID].node; node == "" {
+	if node = planned[pod.UID].Node; node == "" {
 		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is no room for more", g.key, view.Min), nil
 	}
 	r.adopt(g, planned)
@@ -103,234 +97,36 @@ func (g *gang) nodes() map[types.UID]string {
 	return nodes
 }
 
-// place is what a plan says of a member.
-type place struct {
-	pod      *v1.Pod
-	node     string
-	requests []fleet.Shape
-}
-
 // adopt keeps a plan, and holds its places. The caller holds the lock.
-func (r *registry) adopt(g *gang, planned map[types.UID]place) {
+func (r *registry) adopt(g *gang, planned map[types.UID]gangplan.Place) {
 	if g.plan == nil {
 		g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, made: r.clock.Now()}
 	}
 	g.refused = nil
 	for uid, at := range planned {
-		g.plan.nodes[uid] = at.node
-		r.holds.found(g.key, at.node)
-		r.holds.add(&hold{pod: uid, gang: g.key, node: at.node, requests: at.requests, amounts: amountsOf(at.pod)})
+		g.plan.nodes[uid] = at.Node
+		r.holds.found(g.key, at.Node)
+		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
 	}
 }
 
 // plan plans a gang: the node of each member that has none and for which there is room, or why there is no plan.
-func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (map[types.UID]place, string, error) {
-	members := slices.Clone(q.view.Members)
-	topology := q.view.Topology
-	if topology.SegmentSize == 0 {
-		// The members that are bound count for the least number, whatever their rank.
-		slices.SortStableFunc(members, func(a, b *v1.Pod) int { return boolean(q.bound[a.UID] == "") - boolean(q.bound[b.UID] == "") })
+func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan.Place, string, error) {
+	allowed := map[string]map[string]bool{}
+	for text, m := range q.masks {
+		allowed[text] = m.allowed
 	}
-	g := &core.Gang{Min: max(1, min(least(q.view), len(members)))}
-	levels, err := p.levels(g, topology)
-	if err != nil {
-		return nil, err.Error(), nil
-	}
-	var classes classes
-	for _, pod := range members {
-		member := core.Member{Node: core.Unbound}
-		if node := q.bound[pod.UID]; node != "" {
-			i, ok := p.model.Index(node)
-			if !ok {
-				continue // Its node is gone, and the member will be.
-			}
-			member.Node = i
-		}
-		if member.Class, err = classes.of(ctx, p, pod, q.masks); err != nil {
-			return nil, "", err
-		}
-		g.Members = append(g.Members, member)
-	}
-	g.Min = min(g.Min, len(g.Members))
-	for c := range classes.list {
-		g.Classes = append(g.Classes, core.Class{Requests: classes.list[c].requests, Room: classes.list[c].room(p, nodes)})
-	}
-	if shared := sharedClaim(members); shared != "" {
-		g.Required, g.Preferred = len(levels), len(levels)
-	}
-	var held []model.Held
-	for _, h := range q.held {
-		if i, ok := p.model.Index(h.node); ok && len(h.requests) > 0 {
-			held = append(held, model.Held{Node: i, Requests: h.requests})
-		}
-	}
-	made, refusal, err := p.model.Plan(p.policy(), levels, g, held)
-	if err != nil {
+	answer, err := p.planner.Plan(&gangplan.Question{
+		Policy: p.policy(), Levels: p.gangs.levels, Members: q.view.Members, Min: least(q.view), Topology: q.view.Topology, Bound: q.bound,
+		Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Plans: 1,
+	})
+	switch {
+	case err != nil:
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)
+	case answer.Problem != "":
+		return nil, answer.Problem, nil
+	case answer.Refusal != nil:
+		return nil, gangplan.Sentence(q.key, answer.Refusal), nil
 	}
-	if refusal != nil {
-		return nil, p.sentence(q, refusal), nil
-	}
-	planned := map[types.UID]place{}
-	at := 0
-	for _, pod := range members {
-		if node := q.bound[pod.UID]; node != "" {
-			if _, ok := p.model.Index(node); ok {
-				at++
-			}
-			continue
-		}
-		if i := made.Nodes[at]; i != core.Unbound {
-			planned[pod.UID] = place{pod, p.model.View(i).Node.Name, g.Classes[g.Members[at].Class].Requests}
-		}
-		at++
-	}
-	return planned, "", nil
-}
-
-func boolean(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// sentence says why a gang does not fit.
-func (p *Plugin) sentence(q *question, refusal *core.Refusal) string {
-	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", q.key, refusal)
-	if refusal.Wider != "" {
-		text += fmt.Sprintf("; it would fit in %s", in(refusal.Wider))
-	}
-	return text
-}
-
-// in returns a level with its article.
-func in(level string) string {
-	if level == "" || level[0] == 't' { // "the whole fleet"
-		return level
-	}
-	return "one " + level
-}
-
-// levels sets the levels of a gang, and returns the labels of its topology, the widest first.
-func (p *Plugin) levels(g *core.Gang, t gangview.Topology) ([]string, error) {
-	var keys []string
-	for _, l := range p.gangs.levels {
-		if l.Key != v1.LabelHostname {
-			keys = append(keys, l.Key)
-		}
-	}
-	for _, key := range []string{t.Required, t.Preferred, t.SegmentLevel} {
-		if key != "" && key != v1.LabelHostname && !slices.Contains(keys, key) {
-			// A level that the configuration does not have stands alone: it is neither wider nor narrower than the others.
-			keys = []string{key}
-		}
-	}
-	position := func(key string) (int, error) {
-		if key == v1.LabelHostname {
-			return len(keys), nil
-		}
-		if i := slices.Index(keys, key); i >= 0 {
-			return i, nil
-		}
-		return 0, fmt.Errorf("the topology level %q cannot be combined with one that the configuration of the scheduler does not have: use levels of topologyLevels", key)
-	}
-	var err error
-	g.Required, g.Preferred = core.Anywhere, len(keys)
-	if t.Required != "" {
-		if g.Required, err = position(t.Required); err != nil {
-			return nil, err
-		}
-	}
-	if t.Preferred != "" {
-		if g.Preferred, err = position(t.Preferred); err != nil {
-			return nil, err
-		}
-		g.Preferred = max(g.Preferred, g.Required)
-	}
-	if t.Unconstrained {
-		g.Preferred = g.Required
-	}
-	if t.SegmentSize > 0 {
-		if g.Segment.Level, err = position(t.SegmentLevel); err != nil {
-			return nil, err
-		}
-		g.Segment.Size = int(t.SegmentSize)
-	}
-	return keys, nil
-}
-
-// class are members that request the same and that other plugins let run on the same nodes.
-type class struct {
-	signature string
-	requests  []fleet.Shape
-	rules     rules
-	mask      *mask
-}
-
-// classes are those of one gang.
-type classes struct {
-	list []class
-}
-
-// of returns the class of a member.
-func (c *classes) of(_ context.Context, p *Plugin, pod *v1.Pod, masks map[string]mask) (int, error) {
-	text, err := signature(pod)
-	if err != nil {
-		return 0, fmt.Errorf("read pod %s: %w", pod.Name, err)
-	}
-	if i := slices.IndexFunc(c.list, func(k class) bool { return k.signature == text }); i >= 0 {
-		return i, nil
-	}
-	made := class{signature: text, requests: p.requests(pod), rules: newRules(pod)}
-	if m, ok := masks[text]; ok {
-		made.mask = &m
-	}
-	c.list = append(c.list, made)
-	return len(c.list) - 1, nil
-}
-
-// requests returns what a member requests of GPUs, those of its claims as whole GPUs.
-func (p *Plugin) requests(pod *v1.Pod) []fleet.Shape {
-	requests := p.model.Requests(pod)
-	if p.claims != nil && requests[0].GPUs == 0 && len(pod.Spec.ResourceClaims) > 0 {
-		if list := p.claims.Of(pod); len(list) > 0 {
-			return []fleet.Shape{claims.Shape(requests[0], list)}
-		}
-	}
-	return requests
-}
-
-// room returns how many members of the class other rules let run on each node, or nil if these refuse nothing.
-func (k *class) room(p *Plugin, nodes []fwk.NodeInfo) []int32 {
-	room := make([]int32, len(nodes))
-	counted := func(name v1.ResourceName) bool {
-		return name == v1.ResourceCPU || name == v1.ResourceMemory || p.model.Offered(name)
-	}
-	for position, node := range nodes {
-		i := p.model.At(position)
-		if k.mask != nil && !k.mask.allowed[node.Node().Name] {
-			continue
-		}
-		room[i] = k.rules.room(node, counted)
-	}
-	return room
-}
-
-// sharedClaim returns the ResourceClaim that several members use. Its devices are those of one node, so that these members are on one node.
-func sharedClaim(members []*v1.Pod) string {
-	seen := map[string]bool{}
-	for _, pod := range members {
-		for i := range pod.Spec.ResourceClaims {
-			name := pod.Spec.ResourceClaims[i].ResourceClaimName
-			if name == nil {
-				continue
-			}
-			if seen[*name] {
-				return *name
-			}
-			seen[*name] = true
-		}
-	}
-	return ""
+	return answer.Plans[0].Places, "", nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -43,11 +44,11 @@ func NewFactory(deps Deps) *Factory { return &Factory{deps: deps} }
 
 // Plugin is the plugin of one profile.
 type Plugin struct {
-	handle fwk.Handle
-	model  *model.Model
-	gangs  *registry
-	claims *claims.Scorer
-	policy func() string
+	handle  fwk.Handle
+	model   *model.Model
+	gangs   *registry
+	planner gangplan.Planner
+	policy  func() string
 }
 
 var (
@@ -73,9 +74,9 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
 	}
 	profile := handle.ProfileName()
-	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, policy: func() string { return f.deps.Policy(profile) }}
+	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, planner: gangplan.Planner{Model: f.deps.Model}, policy: func() string { return f.deps.Policy(profile) }}
 	if manager := handle.SharedDRAManager(); manager != nil {
-		p.claims = claims.New(manager, f.deps.Model)
+		p.planner.Claims = claims.New(manager, f.deps.Model)
 	}
 	return p, nil
 }
@@ -119,6 +120,30 @@ func (f *Factory) start(ctx context.Context, levels gangview.Levels, handle fwk.
 	go k.run(ctx)
 	f.gangs = r
 	return nil
+}
+
+// Levels are the levels of topology: those of the first profile with the plugin, or the default.
+func (f *Factory) Levels() gangview.Levels {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gangs == nil {
+		return gangview.DefaultLevels()
+	}
+	return f.gangs.levels
+}
+
+// Held is what is held for members of gangs. It is for the scheduling cycle.
+func (f *Factory) Held() []model.Held {
+	f.mu.Lock()
+	r := f.gangs
+	f.mu.Unlock()
+	if r == nil || r.holds.count.Load() == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holds.expire(r.clock.Now())
+	return wanted(r.holds.others(gangview.Key{}), f.deps.Model)
 }
 
 // Name returns the name of the plugin.

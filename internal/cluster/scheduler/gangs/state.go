@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -279,7 +280,7 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 		return
 	}
 	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: amountsOf(pod), until: r.clock.Now().Add(lostLimit), lost: true,
+		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(lostLimit), lost: true,
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -60,9 +61,9 @@ func (w *world) planned(t *testing.T, node string, pods ...*v1.Pod) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	list := map[types.UID]place{}
+	list := map[types.UID]gangplan.Place{}
 	for _, p := range pods {
-		list[p.UID] = place{pod: p, node: node, requests: w.requests(p)}
+		list[p.UID] = gangplan.Place{Pod: p, Node: node, Requests: w.requests(p)}
 	}
 	w.adopt(w.gangs[gangview.Key{Namespace: "ml", Name: "train"}], list)
 }
@@ -325,7 +326,7 @@ func TestHolds(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			h := newHolds()
-			h.add(&hold{pod: "a", gang: key, node: "n0", amounts: amountsOf(pod(0, 1, ""))})
+			h.add(&hold{pod: "a", gang: key, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: test.node}}, all: amounts{cpu: 8000, gpus: 8}, used: amounts{gpus: 2}}
 			got, of, _ := h.lacks(node, test.gang, test.amounts)
 			if string(got) != test.want || test.want != "" && of != key {

@@ -1,20 +1,22 @@
-package gangs
+package gangplan
 
 import (
 	"encoding/json"
 	"math"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// signature names what of a member other plugins look at: members with equal ones can use the same nodes.
-func signature(pod *v1.Pod) (string, error) {
+// Signature names what of a member other plugins look at: members with equal ones can use the same nodes.
+func Signature(pod *v1.Pod) (string, error) {
 	spec := v1.PodSpec{
 		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations, NodeName: pod.Spec.NodeName,
 		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, HostNetwork: pod.Spec.HostNetwork,
@@ -46,7 +48,7 @@ type rules struct {
 }
 
 func newRules(pod *v1.Pod) rules {
-	return rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: amountsOf(pod), single: alone(pod)}
+	return rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: Amounts(pod), single: alone(pod)}
 }
 
 // room returns how many members can run on a node by what package fleet does not look at.
@@ -72,7 +74,7 @@ func (r *rules) room(node fwk.NodeInfo, counted func(v1.ResourceName) bool) int3
 		if counted(name) || amount.IsZero() {
 			continue
 		}
-		left := free(node, name)
+		left := Free(node, name)
 		room = min(room, max(0, left.Value()/amount.Value()))
 	}
 	if r.single {
@@ -100,4 +102,27 @@ func alone(pod *v1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// Free returns what no pod of a node has of a resource.
+func Free(node fwk.NodeInfo, name v1.ResourceName) resource.Quantity {
+	all, used := node.GetAllocatable(), node.GetRequested()
+	switch name {
+	case v1.ResourceCPU:
+		return *resource.NewMilliQuantity(all.GetMilliCPU()-used.GetMilliCPU(), resource.DecimalSI)
+	case v1.ResourceMemory:
+		return *resource.NewQuantity(all.GetMemory()-used.GetMemory(), resource.BinarySI)
+	case v1.ResourceEphemeralStorage:
+		return *resource.NewQuantity(all.GetEphemeralStorage()-used.GetEphemeralStorage(), resource.BinarySI)
+	case v1.ResourcePods:
+		return *resource.NewQuantity(int64(all.GetAllowedPodNumber()-len(node.GetPods())), resource.DecimalSI)
+	}
+	return *resource.NewQuantity(all.GetScalarResources()[name]-used.GetScalarResources()[name], resource.DecimalSI)
+}
+
+// Amounts returns all that a pod requests of a node, itself included.
+func Amounts(pod *v1.Pod) v1.ResourceList {
+	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	amounts[v1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return amounts
 }
