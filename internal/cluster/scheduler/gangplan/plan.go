@@ -55,6 +55,8 @@ type Plan struct {
 	Places map[types.UID]Place
 	// Level is the name of the narrowest level of which one domain has all members, Domain the name of the domain; both may be empty.
 	Level, Domain string
+	// Exact is false where there may be a better plan, which places more members.
+	Exact bool
 }
 
 // Place is what a plan says of a member.
@@ -106,7 +108,7 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 	topology := p.Model.Topology(levels)
 	answer := Answer{}
 	for i := range made {
-		plan := Plan{Places: map[types.UID]Place{}, Level: topology.Name(made[i].Level), Domain: made[i].Domain}
+		plan := Plan{Places: map[types.UID]Place{}, Level: topology.Name(made[i].Level), Domain: made[i].Domain, Exact: made[i].Exact}
 		for at, pod := range members {
 			if node := made[i].Nodes[at]; node != gang.Unbound && g.Members[at].Node == gang.Unbound {
 				plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, g.Classes[g.Members[at].Class].Requests}
