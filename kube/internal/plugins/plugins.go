@@ -44,8 +44,8 @@ func For(places *placement.Factory) frameworkruntime.Registry {
 	}
 }
 
-// unfit returns the status of a pod group that fits nowhere. With an error of this type its pods wait for the events of the plugin, as those
-// that a filter has refused.
+// unfit returns the status of a pod group that fits nowhere. With an error of this type its pods wait for the events of the plugin, as
+// those that a filter has refused.
 func unfit(nodes int, reason string) *fwk.Status {
 	return fwk.NewStatus(fwk.Unschedulable).WithError(&framework.FitError{NumAllNodes: nodes, Diagnosis: framework.Diagnosis{
 		PreFilterMsg: reason, NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(podgroups.Name),

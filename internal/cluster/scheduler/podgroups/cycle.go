@@ -63,8 +63,8 @@ func candidateOf(state reader) *candidate {
 	return c
 }
 
-// at returns the candidate that is evaluated with the state of a placement: the next one when it is asked for the first time. Each placement
-// has a state of its own, and the scheduler evaluates them in the order in which they were generated.
+// at returns the candidate that is evaluated with the state of a placement: the next one when it is asked for the first time. Each
+// placement has a state of its own, and the scheduler evaluates them in the order in which they were generated.
 func (r *round) at(state fwk.PlacementCycleState) *candidate {
 	if c := candidateOf(state); c != nil {
 		return c
@@ -206,7 +206,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, _
 // Unreserve changes nothing: the scheduler ends each evaluation with it, also of a placement that fits.
 func (p *Plugin) Unreserve(context.Context, fwk.CycleState, *v1.Pod, string) {}
 
-// Refusal returns why a group was refused in a cycle without placements, for the condition of its PodGroup: that of its pods says so already.
+// Refusal returns why a group was refused in a cycle without placements, for the condition of its PodGroup.
 func Refusal(state fwk.PodGroupCycleState) string {
 	if r := roundOf(state); r != nil {
 		return r.refusal
