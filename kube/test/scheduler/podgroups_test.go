@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -78,7 +79,7 @@ func rackLab(nodes, rack int, objects ...runtime.Object) *lab {
 }
 
 // runPodGroups runs a scheduler with a profile and all plugins.
-func (l *lab) runPodGroups(t *testing.T, profile string) (stop func()) {
+func (l *lab) runPodGroups(t testing.TB, profile string) (stop func()) {
 	t.Helper()
 	return l.run(t, profile, plugins.For(l.factory))
 }
@@ -168,6 +169,9 @@ func TestPodGroupPlaces(t *testing.T) {
 		"the rack with least left": {busy("n00", "n01", "n05", "n14"), podGroup("train", 2, 2, 4), map[mode]string{on: "n02 n03", topology: "n02 n03"}},
 		"one node": {busy("n00", "n01", "n02", "n04", "n05", "n06", "n07", "n08", "n09", "n10", "n11", "n12", "n13", "n14", "n15"), podGroup("train", 4, 4, 1),
 			map[mode]string{on: "n03 n03 n03 n03", topology: "n03 n03 n03 n03"}},
+		"ports": {busy("n00", "n01", "n02", "n03", "n04", "n09"), podGroup("train", 4, 4, 1, func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 8080, ContainerPort: 8080}}
+		}), map[mode]string{on: "n00 n01 n02 n03", topology: "n00 n01 n02 n03"}},
 		"surplus waits": {busy("n00", "n05", "n14"), inRack(podGroup("train", 6, 4, 4)), map[mode]string{topology: "n08 n09 n10 n11 - -"}},
 		"basic":         {busy("n00", "n05", "n14"), podGroup("train", 4, 0, 4), map[mode]string{on: "n08 n09 n10 n11", topology: "n08 n09 n10 n11"}},
 		"annotation":    {busy("n00", "n05", "n14"), podGroup("train", 4, 4, 4, annotated("berth.dev/topology-required", "rack")), map[mode]string{on: "n08 n09 n10 n11", topology: "n08 n09 n10 n11"}},
@@ -263,6 +267,57 @@ func TestPodGroupRefused(t *testing.T) {
 			}
 			l.all(t, "train", len(test.group)-1)
 		})
+	}
+}
+
+// TestPodGroupHeld: a place that is held for a gang of labels is none for a group.
+func TestPodGroupHeld(t *testing.T) {
+	topology.set(t)
+	on := func(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
+	l := rackLab(2, 2, member("gang", 0, 2, 4, on("n00")), member("gang", 1, 2, 4, on("n01")))
+	l.runPodGroups(t, profileWithPodGroups)
+	time.Sleep(2 * time.Second) // BerthGangs looks once a second which gangs are whole: only these keep the place of a member.
+	if err := l.client.CoreV1().Pods("ml").Delete(t.Context(), "gang-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	objects := podGroup("train", 1, 1, 4)
+	if _, err := l.client.SchedulingV1beta1().PodGroups("ml").Create(t.Context(), objects[0].(*schedulingv1beta1.PodGroup), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.add(t, objects[1].(*corev1.Pod))
+	await(t, 5*time.Second, func() string {
+		const want = "berth: gang ml/train waits as a whole: 1 members have to fit together, and at most 0 do"
+		if got := l.condition(t, "train"); !strings.Contains(got, want) {
+			return fmt.Sprintf("the condition of the group is %q, want %q", got, want)
+		}
+		return ""
+	})
+	l.add(t, member("gang", 1, 2, 4))
+	l.all(t, "gang", 2)
+}
+
+// TestPodGroupComposite: groups of a composite group are placed in its domain.
+func TestPodGroupComposite(t *testing.T) {
+	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
+		features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true, features.CompositePodGroup: true,
+	})
+	parent := &schedulingv1alpha3.CompositePodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "all", UID: "composite"}}
+	parent.Spec.SchedulingPolicy.Gang = &schedulingv1alpha3.CompositeGangSchedulingPolicy{MinGroupCount: 2}
+	parent.Spec.SchedulingConstraints = &schedulingv1alpha3.CompositePodGroupSchedulingConstraints{
+		Topology: []schedulingv1alpha3.TopologyConstraint{{Key: "topology.kubernetes.io/rack"}},
+	}
+	objects := []runtime.Object{parent, runsOn("busy-0", "n00", 1), runsOn("busy-1", "n05", 1), runsOn("busy-2", "n14", 1)}
+	for _, name := range []string{"left", "right"} {
+		made := podGroup(name, 2, 2, 4)
+		made[0].(*schedulingv1beta1.PodGroup).Spec.ParentCompositePodGroupName = &parent.Name
+		objects = append(objects, made...)
+	}
+	l := rackLab(16, 4, objects...)
+	l.runPodGroups(t, profileWithPodGroups)
+	nodes := append(l.all(t, "left", 2), l.all(t, "right", 2)...)
+	slices.Sort(nodes)
+	if want := []string{"n08", "n09", "n10", "n11"}; !slices.Equal(nodes, want) {
+		t.Errorf("the members are on %v, want %v", nodes, want)
 	}
 }
 
