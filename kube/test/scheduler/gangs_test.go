@@ -286,6 +286,21 @@ func TestGangRefused(t *testing.T) {
 	l.all(t, "train", 2)
 }
 
+// TestGangLevels: the sentence has the names of levels.
+func TestGangLevels(t *testing.T) {
+	l := gangLab(t, 4)
+	l.runGangs(t)
+	l.create(t, "train", 3, 3, 4, annotated("berth.dev/topology-required", "rack"))
+	const want = "Unschedulable: 0/4 nodes are available: berth: gang ml/train waits as a whole: 3 members have to fit in one rack, and at most 2 do (rack-0); " +
+		"for the next one the nearest node is n0: 0 of its nvidia.com/gpu are free, the pod requests 4; it would fit in the whole fleet."
+	await(t, 10*time.Second, func() string {
+		if text := l.why(t, "train-0"); text != want {
+			return text
+		}
+		return ""
+	})
+}
+
 // TestGangsCompete: of gangs that do not fit together, one is placed whole and the other not at all.
 func TestGangsCompete(t *testing.T) {
 	l := gangLab(t, 4)

@@ -197,6 +197,13 @@ func boolean(b bool) int {
 
 // sentence says why a gang does not fit.
 func (p *Plugin) sentence(q *question, refusal *core.Refusal) string {
+	for _, l := range p.gangs.levels {
+		for _, level := range []*string{&refusal.Level, &refusal.Wider} {
+			if *level == l.Key {
+				*level = l.Name
+			}
+		}
+	}
 	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", q.key, refusal)
 	if refusal.Wider != "" {
 		text += fmt.Sprintf("; it would fit in %s", in(refusal.Wider))
