@@ -44,7 +44,7 @@ type randomGang struct {
 
 // TestGangRuns runs random gangs with the scheduler as it ships, two replicas with the rights of the chart, on API nodes. In between pods
 // are deleted, nodes are cordoned, and the leader is killed, deleted, or loses its Lease. After each step no gang is bound in part for
-// long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 1,000 steps in place of 60.
+// long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 5,000 steps in place of 200.
 func TestGangRuns(t *testing.T) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(values, []byte("scheduler: {enabled: true, replicas: 2}\n"), 0o600); err != nil {
@@ -60,9 +60,9 @@ func TestGangRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	steps, seed := 60, rand.Uint64()
+	steps, seed := 200, rand.Uint64()
 	if os.Getenv(envSoak) != "" {
-		steps = 1000
+		steps = 5000
 	}
 	t.Logf("seed %d, %d steps", seed, steps)
 	s := &schedulerTest{rig: newRig(c)}
@@ -79,8 +79,8 @@ func TestGangRuns(t *testing.T) {
 			l.deleteMember(t)
 		case n < 19:
 			l.cordon(t)
-		case step >= ends*20:
-			// A leader ends at most every twentieth step: the kubelet starts the next one later and later.
+		case step >= ends*50:
+			// A leader ends at most every fiftieth step: the kubelet starts the next one later and later.
 			ends++
 			l.create(t)
 			what, _ := l.end(t, l.random.IntN(3))
