@@ -16,14 +16,54 @@ type column struct {
 	value        func(Run) float64
 }
 
-func columns() []column {
-	return []column{
-		{"pods/s", "%.0f", func(r Run) float64 { return r.PodsPerSecond }},
-		{"pods without a node", "%.0f", func(r Run) float64 { return float64(r.Unbound) }},
+// columns are the values of runs that are alike.
+func columns(of []Run) []column {
+	all := []column{
 		{"CPU s", "%.2f", func(r Run) float64 { return r.CPUSeconds }},
 		{"peak MB", "%.0f", func(r Run) float64 { return peak(r) / 1e6 }},
 		{"reused", "%.0f", func(r Run) float64 { return float64(r.Reused) }},
 		{"scoring, all plugins, µs/pod", "%.0f", func(r Run) float64 { return r.ScoringMicroseconds }},
+	}
+	if slices.ContainsFunc(of, func(r Run) bool { return r.Gangs != nil && r.Gangs.Attempts > 0 }) {
+		all = append(all, column{"in-tree: attempts for a gang", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Attempts) })},
+			column{"in-tree: decision, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.DecisionMilliseconds })},
+			column{"in-tree: whole cycle, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.CycleMilliseconds })})
+	}
+	return append(outcome(of[0]), all...)
+}
+
+// outcome are the values about what was bound, and how fast.
+func outcome(of Run) []column {
+	if of.Refusal != nil {
+		return []column{
+			{"s until the first pod is refused", "%.3f", func(r Run) float64 { return r.Refusal.FirstSeconds }},
+			{"s until all pods are refused", "%.3f", refusalSeconds},
+			{"pods bound", "%.0f", func(r Run) float64 { return float64(r.Pods - r.Unbound) }},
+		}
+	}
+	all := []column{
+		{"pods/s", "%.0f", func(r Run) float64 { return r.PodsPerSecond }},
+		{"pods without a node", "%.0f", func(r Run) float64 { return float64(r.Unbound) }},
+	}
+	if of.Gangs == nil {
+		return all
+	}
+	all = append(all, column{"gangs/s", "%.1f", gangs(func(g Gangs) float64 { return g.PerSecond })},
+		column{"s from the first bind to the last", "%.2f", func(r Run) float64 { return r.Seconds }},
+		column{"s for the slowest gang", "%.2f", gangs(func(g Gangs) float64 { return g.LongestSeconds })},
+		column{"gangs with some pods bound", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Partial) })})
+	if of.Gangs.Restricted > 0 {
+		all = append(all, column{"gangs too far apart", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Scattered) })})
+	}
+	return all
+}
+
+func gangs(value func(Gangs) float64) func(Run) float64 {
+	return func(r Run) float64 {
+		if r.Gangs == nil {
+			return 0
+		}
+		return value(*r.Gangs)
 	}
 }
 
@@ -82,38 +122,90 @@ func short(value float64) string {
 	return fmt.Sprintf("%.0f", value)
 }
 
-// writeLoad writes a table: a row per value, its medians and all its runs.
+// writeLoad writes a table: a row per value, its medians, ratios and all its runs.
 func (r Report) writeLoad(text *bytes.Buffer, load string) {
-	for _, run := range r.Runs {
-		if run.Load == load {
-			fmt.Fprintf(text, "\n%s: %d nodes, %d pods, %d GPUs\n", load, run.Nodes, run.Pods, run.GPUs)
-			break
+	of := slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return run.Load != load })
+	fmt.Fprintf(text, "\n%s: %d nodes, %d pods, %d GPUs%s\n", load, of[0].Nodes, of[0].Pods, of[0].GPUs, gangCount(of[0]))
+	schedulers := slices.DeleteFunc([]string{Stock, Ours, InTree}, func(name string) bool {
+		return !slices.ContainsFunc(of, func(run Run) bool { return run.Scheduler == name })
+	})
+	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
+	header := append([]string{""}, schedulers...)
+	for _, name := range schedulers {
+		if compared(schedulers, name) {
+			header = append(header, name+"/"+Stock)
 		}
 	}
-	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "\tstock\tours\tratio\tstock, each run\tours, each run\n")
-	for _, c := range columns() {
-		stock, ours := Values(r.Runs, load, Stock, c.value), Values(r.Runs, load, Ours, c.value)
+	for _, name := range schedulers {
+		header = append(header, name+", each run")
+	}
+	fmt.Fprintln(table, strings.Join(header, "\t"))
+	for _, c := range columns(of) {
+		fmt.Fprintln(table, strings.Join(row(of, load, schedulers, c), "\t"))
+	}
+	writeProfile(table, of, load)
+	_ = table.Flush() // A buffer takes everything.
+	for _, name := range schedulers {
+		writeNotes(text, of, name)
+	}
+}
+
+// compared tells whether a scheduler has a ratio to stock.
+func compared(schedulers []string, name string) bool {
+	return name != Stock && slices.Contains(schedulers, Stock)
+}
+
+// row returns the cells of a value.
+func row(runs []Run, load string, schedulers []string, c column) []string {
+	cells := []string{c.what}
+	for _, name := range schedulers {
+		cells = append(cells, median(c.format, Values(runs, load, name, c.value)))
+	}
+	for _, name := range schedulers {
+		if !compared(schedulers, name) {
+			continue
+		}
 		ratio := "-"
-		if value, ok := Ratio(r.Runs, load, c.value); ok {
+		if value, ok := Ratio(runs, load, name, c.value); ok {
 			ratio = fmt.Sprintf("%.2f", value)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", c.what, median(c.format, stock), median(c.format, ours), ratio,
-			list(c.format, stock), list(c.format, ours))
+		cells = append(cells, ratio)
 	}
-	r.writeProfile(table, load)
-	_ = table.Flush() // A buffer takes everything.
+	for _, name := range schedulers {
+		cells = append(cells, list(c.format, Values(runs, load, name, c.value)))
+	}
+	return cells
+}
+
+func gangCount(r Run) string {
+	if r.Gangs == nil {
+		return ""
+	}
+	return fmt.Sprintf(", gangs: %d", r.Gangs.Count)
+}
+
+// writeNotes writes the gates of a scheduler, and what it said of pods that it refused in its first run.
+func writeNotes(text *bytes.Buffer, runs []Run, scheduler string) {
+	i := slices.IndexFunc(runs, func(r Run) bool { return r.Scheduler == scheduler })
+	if len(runs[i].Gates) > 0 {
+		fmt.Fprintf(text, "%s ran with the feature gates %s\n", scheduler, strings.Join(runs[i].Gates, ", "))
+	}
+	if runs[i].Refusal != nil {
+		for _, message := range runs[i].Refusal.Messages {
+			fmt.Fprintf(text, "%s says: %s\n", scheduler, message)
+		}
+	}
 }
 
 // writeProfile writes the rows of the runs that have a profile.
-func (r Report) writeProfile(table io.Writer, load string) {
-	profiled := slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return run.Profile == nil })
+func writeProfile(table io.Writer, runs []Run, load string) {
+	profiled := slices.DeleteFunc(slices.Clone(runs), func(run Run) bool { return run.Profile == nil })
 	for _, c := range []column{
 		{"CPU of the plugin's scoring, µs/pod", "%.0f", scoring},
 		{"CPU of all of Berth's code, µs/pod", "%.0f", allOfBerth},
 	} {
 		if ours := Values(profiled, load, Ours, c.value); len(ours) > 0 {
-			fmt.Fprintf(table, "%s\t-\t%s\t-\t-\t%s\n", c.what, median(c.format, ours), list(c.format, ours))
+			fmt.Fprintf(table, "%s\t%s\t%s\n", c.what, median(c.format, ours), list(c.format, ours))
 		}
 	}
 }
