@@ -228,6 +228,8 @@ func TestWrite(t *testing.T) {
 			want: []string{"gangs: 25\n", "stock  ours  berth-intree  ours/stock  berth-intree/stock", "gangs/s ", "12.5", "gangs too far apart", "2.00",
 				"g: gangs on nodes that are too far apart is 3.000, bar at most 0: MISSED"},
 			not: []string{"refused"}},
+		"gangs, in tree and not": {runs: []Run{gang(three[0], Gangs{Count: 25, Attempts: 26}), gang(three[1], Gangs{Count: 25})},
+			want: []string{"in-tree: attempts for a gang       26     -     -           26               -\n"}},
 		"a refusal": {runs: []Run{refused},
 			want: []string{"s until all pods are refused", "0.250", "0.012", "ours says: too few nodes", "ours ran with the feature gates GenericWorkload"},
 			not:  []string{"\npods/s", "in-tree"}},

@@ -14,46 +14,54 @@ import (
 type column struct {
 	what, format string
 	value        func(Run) float64
+	// only tells which runs have the value; nil: all.
+	only func(Run) bool
 }
 
 // columns are the values of runs that are alike.
 func columns(of []Run) []column {
 	all := []column{
-		{"CPU s", "%.2f", func(r Run) float64 { return r.CPUSeconds }},
-		{"peak MB", "%.0f", func(r Run) float64 { return peak(r) / 1e6 }},
-		{"reused", "%.0f", func(r Run) float64 { return float64(r.Reused) }},
-		{"scoring, all plugins, µs/pod", "%.0f", func(r Run) float64 { return r.ScoringMicroseconds }},
+		{what: "CPU s", format: "%.2f", value: func(r Run) float64 { return r.CPUSeconds }},
+		{what: "peak MB", format: "%.0f", value: func(r Run) float64 { return peak(r) / 1e6 }},
+		{what: "reused", format: "%.0f", value: func(r Run) float64 { return float64(r.Reused) }},
+		{what: "scoring, all plugins, µs/pod", format: "%.0f", value: func(r Run) float64 { return r.ScoringMicroseconds }},
 	}
-	if slices.ContainsFunc(of, func(r Run) bool { return r.Gangs != nil && r.Gangs.Attempts > 0 }) {
-		all = append(all, column{"in-tree: attempts for a gang", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Attempts) })},
-			column{"in-tree: decision, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.DecisionMilliseconds })},
-			column{"in-tree: whole cycle, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.CycleMilliseconds })})
+	if slices.ContainsFunc(of, inTree) {
+		all = append(all,
+			column{"in-tree: attempts for a gang", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Attempts) }), inTree},
+			column{"in-tree: decision, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.DecisionMilliseconds }), inTree},
+			column{"in-tree: whole cycle, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.CycleMilliseconds }), inTree})
 	}
 	return append(outcome(of[0]), all...)
 }
 
+// inTree tells whether Kubernetes' own gang scheduling scheduled the gangs of a run.
+func inTree(r Run) bool { return r.Gangs != nil && r.Gangs.Attempts > 0 }
+
 // outcome are the values about what was bound, and how fast.
 func outcome(of Run) []column {
+	bound := func(r Run) float64 { return float64(r.Pods - r.Unbound) }
 	if of.Refusal != nil {
 		return []column{
-			{"s until the first pod is refused", "%.3f", func(r Run) float64 { return r.Refusal.FirstSeconds }},
-			{"s until all pods are refused", "%.3f", refusalSeconds},
-			{"pods bound", "%.0f", func(r Run) float64 { return float64(r.Pods - r.Unbound) }},
+			{what: "s until the first pod is refused", format: "%.3f", value: func(r Run) float64 { return r.Refusal.FirstSeconds }},
+			{what: "s until all pods are refused", format: "%.3f", value: refusalSeconds},
+			{what: "pods bound", format: "%.0f", value: bound},
 		}
 	}
 	all := []column{
-		{"pods/s", "%.0f", func(r Run) float64 { return r.PodsPerSecond }},
-		{"pods without a node", "%.0f", func(r Run) float64 { return float64(r.Unbound) }},
+		{what: "pods/s", format: "%.0f", value: func(r Run) float64 { return r.PodsPerSecond }},
+		{what: "pods without a node", format: "%.0f", value: func(r Run) float64 { return float64(r.Unbound) }},
 	}
 	if of.Gangs == nil {
 		return all
 	}
-	all = append(all, column{"gangs/s", "%.1f", gangs(func(g Gangs) float64 { return g.PerSecond })},
-		column{"s from the first bind to the last", "%.2f", func(r Run) float64 { return r.Seconds }},
-		column{"s for the slowest gang", "%.2f", gangs(func(g Gangs) float64 { return g.LongestSeconds })},
-		column{"gangs with some pods bound", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Partial) })})
+	all = append(all,
+		column{what: "gangs/s", format: "%.1f", value: gangs(func(g Gangs) float64 { return g.PerSecond })},
+		column{what: "s from the first bind to the last", format: "%.2f", value: func(r Run) float64 { return r.Seconds }},
+		column{what: "s for the slowest gang", format: "%.2f", value: gangs(func(g Gangs) float64 { return g.LongestSeconds })},
+		column{what: "gangs with some pods bound", format: "%.0f", value: gangs(func(g Gangs) float64 { return float64(g.Partial) })})
 	if of.Gangs.Restricted > 0 {
-		all = append(all, column{"gangs too far apart", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Scattered) })})
+		all = append(all, column{what: "gangs too far apart", format: "%.0f", value: gangs(func(g Gangs) float64 { return float64(g.Scattered) })})
 	}
 	return all
 }
@@ -157,6 +165,9 @@ func compared(schedulers []string, name string) bool {
 
 // row returns the cells of a value.
 func row(runs []Run, load string, schedulers []string, c column) []string {
+	if c.only != nil {
+		runs = slices.DeleteFunc(slices.Clone(runs), func(r Run) bool { return !c.only(r) })
+	}
 	cells := []string{c.what}
 	for _, name := range schedulers {
 		cells = append(cells, median(c.format, Values(runs, load, name, c.value)))
@@ -201,8 +212,8 @@ func writeNotes(text *bytes.Buffer, runs []Run, scheduler string) {
 func writeProfile(table io.Writer, runs []Run, load string) {
 	profiled := slices.DeleteFunc(slices.Clone(runs), func(run Run) bool { return run.Profile == nil })
 	for _, c := range []column{
-		{"CPU of the plugin's scoring, µs/pod", "%.0f", scoring},
-		{"CPU of all of Berth's code, µs/pod", "%.0f", allOfBerth},
+		{what: "CPU of the plugin's scoring, µs/pod", format: "%.0f", value: scoring},
+		{what: "CPU of all of Berth's code, µs/pod", format: "%.0f", value: allOfBerth},
 	} {
 		if ours := Values(profiled, load, Ours, c.value); len(ours) > 0 {
 			fmt.Fprintf(table, "%s\t%s\t%s\n", c.what, median(c.format, ours), list(c.format, ours))
