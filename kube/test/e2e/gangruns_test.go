@@ -68,6 +68,7 @@ func TestGangRuns(t *testing.T) {
 	s := &schedulerTest{rig: newRig(c)}
 	s.scale(t, 2)
 	l := &gangLab{schedulerLoad: &schedulerLoad{schedulerTest: s, random: rand.New(rand.NewPCG(seed, 3))}, gangs: map[string]*randomGang{}}
+	t.Run("Kinds", func(t *testing.T) { l.testKinds(t) })
 	ends := 0
 	for step := range steps {
 		switch n := l.random.IntN(20); {
@@ -113,13 +114,18 @@ func (l *gangLab) create(t *testing.T) {
 	for i := range members {
 		pod := ofGang(podWithGPUs("", gpus), name, i, g.least, annotations)
 		pod.Spec.SchedulerName = schedulerName
-		pod.Spec.NodeSelector = map[string]string{sandbox.APINodeLabel: sandbox.APINodeLabelValue}
-		pod.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.TaintNotValidated, Operator: corev1.TolerationOpExists}}
+		onAPINodes(pod)
 		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 		if _, err := l.CreatePod(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// onAPINodes makes a pod one for API nodes.
+func onAPINodes(pod *corev1.Pod) {
+	pod.Spec.NodeSelector = map[string]string{sandbox.APINodeLabel: sandbox.APINodeLabelValue}
+	pod.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.TaintNotValidated, Operator: corev1.TolerationOpExists}}
 }
 
 // members returns the pods of all gangs that are not being deleted, by gang.
