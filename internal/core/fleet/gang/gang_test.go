@@ -138,6 +138,16 @@ func TestRefusal(t *testing.T) {
 			rack: 2, gang: func(g *Gang) { g.Required, g.Min = 1, 3 },
 			want: `3 members have to fit in one rack, and at most 2 do (rack-00); for the next one the nearest node is node-00: 0 of its nvidia.com/gpu are free, the pod requests 8 (wider: "zone")`,
 		},
+		"the rack in which most fit": {
+			rack: 3, gang: func(g *Gang) { g.Required, g.Min = 1, 4 },
+			want: `4 members have to fit in one rack, and at most 3 do (rack-00); for the next one the nearest node is node-00: 0 of its nvidia.com/gpu are free, the pod requests 8 (wider: "zone")`,
+		},
+		"the other rack": {
+			rack: 1, gang: func(g *Gang) {
+				g.Required, g.Min, g.Classes[0].Requests[0].GPUs, g.Classes[0].Room = 1, 3, 4, []int32{1, 1, 1, 2}
+			},
+			want: `3 members have to fit in one rack, and at most 2 do (rack-01); for the next one the nearest node is node-01: 0 of its nvidia.com/gpu are free, the pod requests 4 (wider: "zone")`,
+		},
 		"no such level": {gang: func(g *Gang) { g.Required = 1 }, want: `no node has the topology level rack, which the gang requires (wider: "")`},
 		"bound apart": {
 			rack: 1, gang: func(g *Gang) { g.Required, g.Members[0].Node, g.Members[1].Node = 1, 0, 1 },
