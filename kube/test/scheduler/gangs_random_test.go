@@ -219,6 +219,7 @@ func (w *gangWorld) round(t *testing.T, round int) {
 	began := time.Now()
 	for {
 		w.look()
+		w.collect(t)
 		text := w.check(t)
 		if text == "" {
 			break
@@ -481,6 +482,21 @@ func (w *gangWorld) changeNode(t *testing.T) {
 	}
 	if _, err := w.client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// collect deletes the pods on nodes that do not exist: a binding can come after the deletion of its node.
+func (w *gangWorld) collect(t *testing.T) {
+	pods, nodes := w.pods(), map[string]bool{"": true}
+	for _, n := range w.spares(t, nil) {
+		nodes[n.name] = true
+	}
+	for _, pod := range pods {
+		if !nodes[pod.Spec.NodeName] {
+			w.say("delete %s, whose node %s is gone", pod.Name, pod.Spec.NodeName)
+			w.remove(pod.Name)
+			w.replace(t, pod)
+		}
 	}
 }
 

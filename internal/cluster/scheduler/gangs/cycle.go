@@ -132,7 +132,7 @@ func (r *registry) miss(pod *v1.Pod) (out released) {
 		return r.release(g, "another plugin refuses "+pod.Name)
 	}
 	r.holds.remove(pod.UID)
-	if len(r.leader(g)) > 0 {
+	if g.wake = (time.Time{}); len(r.leader(g)) > 0 {
 		g.wakeAt(r.clock.Now()) // The others may do without it.
 	}
 	return out

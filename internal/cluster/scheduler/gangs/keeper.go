@@ -130,7 +130,7 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 		return l, false
 	}
 	view := r.build(g)
-	if view.Min == 0 || len(view.Members) == 0 || !r.ours(view.Members[0]) || !g.followed && r.wasWhole(view) {
+	if len(view.Members) == 0 || !r.ours(view.Members[0]) || !g.followed && r.wasWhole(view) {
 		return l, false
 	}
 	for _, pod := range view.Members {

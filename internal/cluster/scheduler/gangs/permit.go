@@ -182,8 +182,8 @@ func (r *registry) unreserve(pod *v1.Pod, node string) released {
 	}
 	out := released{pods: r.finish(g, pod.UID)}
 	known := g.pods[pod.UID]
-	if known == nil || known.Spec.NodeName != "" {
-		return out // It was deleted, or it was bound although the answer was an error.
+	if known == nil {
+		return out // It was deleted.
 	}
 	if g.failing[pod.UID].IsZero() {
 		g.failing[pod.UID] = r.clock.Now()

@@ -210,7 +210,7 @@ func (r *registry) change(g *gang, old, pod *v1.Pod) {
 	} else if text != g.minimum {
 		g.mixed = true
 	}
-	if old != nil && !same || g.mixed {
+	if g.mixed {
 		g.least = 0 // What the members say may be another number.
 	}
 }
