@@ -124,7 +124,11 @@ func (l *lab) run(t *testing.T, profileText string, registry frameworkruntime.Re
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	informerFactory := informers.NewSharedInformerFactory(l.client, 0)
-	recorders := profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: l.client.EventsV1()}))
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: l.client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	recorders := profile.NewRecorderFactory(broadcaster)
 	options := append([]scheduler.Option{scheduler.WithProfiles(loadProfile(t, profileText)), scheduler.WithFrameworkOutOfTreeRegistry(registry),
 		scheduler.WithPodInitialBackoffSeconds(1)}, l.options...)
 	sched, err := scheduler.New(ctx, l.client, informerFactory, nil, recorders, options...)

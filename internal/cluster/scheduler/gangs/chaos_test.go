@@ -79,13 +79,15 @@ func TestKeeperDeletes(t *testing.T) {
 			old.CreationTimestamp = metav1.NewTime(start.Add(-2 * time.Hour))
 			w.set(old)
 		}, ""},
-		"it is being bound, slowly": {func(_ *testing.T, w *world) {
+		"it is being bound, slowly": {func(t *testing.T, w *world) {
 			for i := range 4 {
 				w.set(pod(i, 4, ""))
 			}
 			for i := range 3 {
 				w.set(pod(i, 4, "n0"))
-				w.overdue()
+				if _, deleted := w.look(); deleted != "" {
+					t.Errorf("%s are deleted although %d was just bound", deleted, i)
+				}
 				if i < 2 {
 					w.clock.Step(15 * time.Second)
 				}
@@ -186,7 +188,7 @@ func TestPlaces(t *testing.T) {
 			other.Labels = nil
 			w.set(other)
 		}, ""},
-		"a member of a whole gang is deleted":        {func(_ *testing.T, w *world) { w.bindAll(); w.remove(pod(1, 3, "n0")) }, "n0"},
+		"a member of a whole gang is deleted": {func(_ *testing.T, w *world) { w.bindAll(); w.remove(pod(1, 3, "n0")) }, "n0"},
 		"a member of another scheduler's gang is deleted": {func(_ *testing.T, w *world) {
 			for i := range 3 {
 				p := pod(i, 3, "n0")
@@ -441,5 +443,47 @@ func TestMembers(t *testing.T) {
 	list, absent := q.members()
 	if names(list) != "0 3 4" || names(absent) != "2" {
 		t.Errorf("planned %s, absent %s; want 0 3 4 and 2", names(list), names(absent))
+	}
+}
+
+// TestIncomplete: a gang that waits for members says so once.
+func TestIncomplete(t *testing.T) {
+	w := newWorld()
+	w.set(pod(0, 3, ""))
+	w.set(pod(1, 3, ""))
+	w.clock.Step(w.limits.Say - time.Second)
+	if list := w.incomplete(); len(list) > 0 {
+		t.Errorf("it says %q before its time", list[0].text)
+	}
+	w.clock.Step(2 * time.Second)
+	if list := w.incomplete(); len(list) != 1 || list[0].text != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
+		t.Errorf("got %v", list)
+	}
+	if list := w.incomplete(); len(list) > 0 {
+		t.Error("it says so twice")
+	}
+}
+
+// TestGroupEdited: a PodGroup that needs fewer members than before, while its gang is bound in part, is complete.
+func TestGroupEdited(t *testing.T) {
+	w := newWorld()
+	key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
+	group := func(least int32) *gangview.Group {
+		return &gangview.Group{UID: "g", Created: metav1.NewTime(start.Add(-time.Minute)), Min: least}
+	}
+	w.setGroup(key, group(3))
+	for i, node := range []string{"n0", "n0", ""} {
+		p := pod(i, 3, node)
+		p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "train"}
+		w.set(p)
+	}
+	w.overdue()
+	if pods := w.setGroup(key, group(2)); names(pods) != "2" {
+		t.Errorf("%q are tried; want 2", names(pods))
+	}
+	w.overdue()
+	w.clock.Step(time.Minute)
+	if _, deleted := w.look(); deleted != "" || !w.gangs[key].whole {
+		t.Errorf("%q are deleted", deleted)
 	}
 }

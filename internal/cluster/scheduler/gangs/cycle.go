@@ -79,15 +79,21 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 	if c.member && !c.probe && node.Node().Name != c.node {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is not that of the gang's plan")
 	}
+	return p.lacks(c, pod, node)
+}
+
+// lacks refuses a node that has too little for a pod beside what is held there for other gangs.
+func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	p.gangs.mu.Lock()
 	defer p.gangs.mu.Unlock()
-	if name, of, lacks := p.gangs.holds.lacks(node, c.key, c.amounts); lacks {
-		if !c.member && len(p.gangs.blocked) < mostBlocked {
-			p.gangs.blocked[pod.UID] = pod
-		}
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s is held for gang %s", name, of))
+	name, of, lacks := p.gangs.holds.lacks(node, c.key, c.amounts)
+	if !lacks {
+		return nil
 	}
-	return nil
+	if !c.member && len(p.gangs.blocked) < mostBlocked {
+		p.gangs.blocked[pod.UID] = pod
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s is held for gang %s", name, of))
 }
 
 // PostFilter learns which nodes the other plugins refuse when they have refused that of the plan, and has the gang planned again. It ends

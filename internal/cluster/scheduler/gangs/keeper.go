@@ -41,6 +41,9 @@ func (k *keeper) run(ctx context.Context) {
 // once ends holds whose time is over, and releases the gangs whose time is over.
 func (k *keeper) once(ctx context.Context) {
 	released, lost := k.gangs.overdue()
+	for _, waits := range k.gangs.incomplete() {
+		k.handle.EventRecorder().Eventf(waits.pods[0], nil, v1.EventTypeNormal, "GangWaiting", "Scheduling", "%s", waits.text)
+	}
 	for _, out := range released {
 		undo(k.handle, out)
 	}
@@ -62,7 +65,26 @@ func (k *keeper) once(ctx context.Context) {
 	}
 }
 
-// partly is a gang that is released.
+// incomplete returns the gangs that wait for members, each once, with its first member of this scheduler: before the queue pods have no
+// condition that says so.
+func (r *registry) incomplete() (list []partly) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	for _, g := range r.gangs {
+		if g.ready || g.said || now.Sub(g.seen) < r.limits.Say {
+			continue
+		}
+		g.said = true
+		if view := r.build(g); view.Waiting != "" && len(view.Members) > 0 && r.ours(view.Members[0]) {
+			list = append(list, partly{pods: view.Members[:1], text: view.Waiting})
+		}
+	}
+	slices.SortFunc(list, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
+	return list
+}
+
+// partly are members of a gang, and what an event says of it.
 type partly struct {
 	pods []*v1.Pod
 	text string

@@ -23,6 +23,8 @@ type Limits struct {
 	Mask time.Duration
 	// Retry is how long a gang waits when a third plan in a row has failed; it doubles up to 16 times that. The default is 500 ms.
 	Retry time.Duration
+	// Say is how long a gang waits for its members before an event says so, once. The default is 30 s.
+	Say time.Duration
 	// Outage is how long a scheduler is away at most while it binds a gang: one whose members were bound earlier before the start of this
 	// scheduler was whole. The default is 5 minutes.
 	Outage time.Duration
@@ -32,7 +34,7 @@ func (l Limits) withDefaults() Limits {
 	return Limits{
 		Look: cmp.Or(l.Look, time.Second), Reserve: cmp.Or(l.Reserve, 10*time.Second), Release: cmp.Or(l.Release, 20*time.Second),
 		Rebind: cmp.Or(l.Rebind, 30*time.Second), Lost: cmp.Or(l.Lost, 5*time.Minute), Repeat: cmp.Or(l.Repeat, 5*time.Second),
-		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Outage: cmp.Or(l.Outage, 5*time.Minute),
+		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
 	}
 }
 

@@ -87,8 +87,10 @@ type gang struct {
 	freed uint64
 	// masks are nodes that other plugins refuse, by the signature of members.
 	masks map[string]mask
-	// told is the problem of the last event.
+	// told is the problem of the last event, seen when the gang was seen first, and said is true when an event has said what it waits for.
 	told string
+	seen time.Time
+	said bool
 }
 
 // refused is why a gang did not fit, when, and for which state.
@@ -173,7 +175,7 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 	if g == nil {
 		g = &gang{
 			key: key, name: key.String(), pods: map[types.UID]*v1.Pod{}, bound: map[types.UID]string{}, failing: map[types.UID]time.Time{},
-			absent: map[types.UID]bool{}, masks: map[string]mask{},
+			absent: map[types.UID]bool{}, masks: map[string]mask{}, seen: r.clock.Now(),
 		}
 		r.gangs[key] = g
 	}
