@@ -64,7 +64,8 @@ func (l *lab) runGangs(t *testing.T) (stop func()) {
 		l.report(makeGPUNode(nodes.Items[i].Name, "nvlink", healthy, nil))
 	}
 	return l.run(t, profileWithGangs, frameworkruntime.Registry{
-		placement.Name: l.factory.New, gangs.Name: gangs.NewFactory(gangs.Deps{Model: l.factory.Model(), Policy: l.factory.Policy, Clock: clock.RealClock{}}).New,
+		placement.Name: l.factory.New,
+		gangs.Name:     gangs.NewFactory(gangs.Deps{Model: l.factory.Model(), Policy: l.factory.Policy, Clock: clock.RealClock{}, Limits: l.limits}).New,
 	})
 }
 

@@ -3,6 +3,7 @@ package gangs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -22,9 +23,27 @@ type question struct {
 	key     gangview.Key
 	view    *gangview.Gang
 	bound   map[types.UID]string
+	absent  map[types.UID]bool
 	masks   map[string]mask
 	held    []*hold
 	version uint64
+	freed   uint64
+}
+
+// members are those that are planned: bound ones, and those that can be given a node now.
+func (q *question) members() (list, absent []*v1.Pod) {
+	for _, pod := range q.view.Members {
+		switch {
+		case q.bound[pod.UID] != "":
+			list = append(list, pod)
+		case len(pod.Spec.SchedulingGates) > 0:
+		case q.absent[pod.UID]:
+			absent = append(absent, pod)
+		default:
+			list = append(list, pod)
+		}
+	}
+	return list, absent
 }
 
 // decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state.
@@ -36,33 +55,45 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 		r.mu.Unlock()
 		return "", "the gang of the pod is not known", nil
 	}
-	r.holds.expire(r.clock.Now())
+	now := r.clock.Now()
+	r.holds.expire(now)
+	if g.absent[pod.UID] {
+		delete(g.absent, pod.UID)
+		g.refused = nil
+	}
 	view := r.build(g)
 	if !ready(view) {
 		r.mu.Unlock()
 		return "", view.Problem + view.Waiting, nil
 	}
 	if g.plan != nil {
-		if node := g.plan.nodes[pod.UID]; node != "" {
-			r.mu.Unlock()
-			return node, "", nil
-		}
-		if !g.plan.permitted {
+		node, text := g.plan.nodes[pod.UID], ""
+		if node == "" {
 			// A member that the plan does not have: there was no room for it, or it is new. It is planned once the others are bound.
-			r.mu.Unlock()
-			return "", "the other members of the gang are being placed", nil
+			text = "the other members of the gang are being placed"
+			g.afterPlan = true
 		}
+		r.mu.Unlock()
+		return node, text, nil
 	}
 	if held := r.holds.byPod[pod.UID]; held != nil {
 		r.mu.Unlock()
 		return held.node, "", nil
 	}
-	if g.refused != nil && (g.refused.version == p.model.Version() || r.clock.Since(g.refused.at) < refusedFor && !r.first(g, pod)) {
-		text = g.refused.text
+	if now.Before(g.next) {
+		text := fmt.Sprintf("gang %s is planned again in a moment, since the last %d plans could not be carried out: %s", g.name, g.failures, g.failure)
 		r.mu.Unlock()
 		return "", text, nil
 	}
-	q := question{key: g.key, view: view, bound: g.nodes(), masks: g.validMasks(r.clock.Now()), held: r.holds.others(g.key), version: p.model.Version()}
+	if f := g.refused; f != nil && (f.version == p.model.Version() && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
+		r.mu.Unlock()
+		return "", f.text, nil
+	}
+	q := question{
+		key: g.key, view: view, bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(now), held: r.holds.others(g.key),
+		version: p.model.Version(), freed: r.holds.freed,
+	}
+	changes := g.changes
 	r.mu.Unlock()
 
 	planned, text, err := p.plan(ctx, &q, nodes)
@@ -71,15 +102,27 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gangs[q.key] != g || g.view != view {
+	if r.gangs[q.key] != g {
+		return "", "the gang of the pod is not known", nil
+	}
+	if g.changes != changes {
+		g.wakeAt(r.clock.Now())
 		return "", "the gang has changed while it was planned", nil
 	}
+	if text == "" && len(planned) == 0 {
+		text = fmt.Sprintf("gang %s has its least number of members, %d, and there is no room for more", g.name, view.Min)
+	}
 	if text != "" {
-		g.refused = &refused{version: q.version, at: r.clock.Now(), text: text}
+		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
+		g.afterHold, g.freed = len(q.held) > 0, q.freed
+		for _, m := range q.masks {
+			g.wakeAt(m.until)
+		}
 		return "", text, nil
 	}
 	if node = planned[pod.UID].node; node == "" {
-		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is no room for more", g.key, view.Min), nil
+		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
+		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is room for others only", g.name, view.Min), nil
 	}
 	r.adopt(g, planned)
 	return node, "", nil
@@ -95,11 +138,6 @@ func (g *gang) nodes() map[types.UID]string {
 			nodes[uid] = node
 		}
 	}
-	if g.plan != nil {
-		for uid, node := range g.plan.nodes {
-			nodes[uid] = node
-		}
-	}
 	return nodes
 }
 
@@ -112,20 +150,26 @@ type place struct {
 
 // adopt keeps a plan, and holds its places. The caller holds the lock.
 func (r *registry) adopt(g *gang, planned map[types.UID]place) {
-	if g.plan == nil {
-		g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, made: r.clock.Now()}
-	}
+	g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: r.clock.Now()}
 	g.refused = nil
+	if len(g.nodes()) == 0 {
+		g.whole, g.followed = false, true
+	}
 	for uid, at := range planned {
 		g.plan.nodes[uid] = at.node
-		r.holds.found(g.key, at.node)
+		if lost := r.holds.found(g.key, at.node); lost != nil {
+			g.plan.replaced = append(g.plan.replaced, lost)
+		}
 		r.holds.add(&hold{pod: uid, gang: g.key, node: at.node, requests: at.requests, amounts: amountsOf(at.pod)})
 	}
 }
 
 // plan plans a gang: the node of each member that has none and for which there is room, or why there is no plan.
 func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (map[types.UID]place, string, error) {
-	members := slices.Clone(q.view.Members)
+	members, absent := q.members()
+	if len(members) < least(q.view) {
+		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
+	}
 	topology := q.view.Topology
 	if topology.SegmentSize == 0 {
 		// The members that are bound count for the least number, whatever their rank.
@@ -137,11 +181,13 @@ func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (m
 		return nil, err.Error(), nil
 	}
 	var classes classes
+	gone := 0
 	for _, pod := range members {
 		member := core.Member{Node: core.Unbound}
 		if node := q.bound[pod.UID]; node != "" {
 			i, ok := p.model.Index(node)
 			if !ok {
+				gone++
 				continue // Its node is gone, and the member will be.
 			}
 			member.Node = i
@@ -151,7 +197,9 @@ func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (m
 		}
 		g.Members = append(g.Members, member)
 	}
-	g.Min = min(g.Min, len(g.Members))
+	if g.Min > len(g.Members) {
+		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %d of its members are on nodes that do not exist", q.key, gone), nil
+	}
 	for c := range classes.list {
 		g.Classes = append(g.Classes, core.Class{Requests: classes.list[c].requests, Room: classes.list[c].room(p, nodes)})
 	}

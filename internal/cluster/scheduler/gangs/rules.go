@@ -41,12 +41,18 @@ type rules struct {
 	pod      *v1.Pod
 	affinity nodeaffinity.RequiredNodeAffinity
 	amounts  v1.ResourceList
+	// repelled select pods that must not be on the node of the member.
+	repelled []labels.Selector
 	// single is true where two members do not run on one node.
 	single bool
 }
 
 func newRules(pod *v1.Pod) rules {
-	return rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: amountsOf(pod), single: alone(pod)}
+	r := rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: amountsOf(pod), repelled: repelled(pod), single: usesPort(pod)}
+	for _, selector := range r.repelled {
+		r.single = r.single || selector.Matches(labels.Set(pod.Labels))
+	}
+	return r
 }
 
 // room returns how many members can run on a node by what package fleet does not look at.
@@ -78,11 +84,18 @@ func (r *rules) room(node fwk.NodeInfo, counted func(v1.ResourceName) bool) int3
 	if r.single {
 		room = min(room, 1)
 	}
+	for _, selector := range r.repelled {
+		for _, info := range node.GetPods() {
+			if pod := info.GetPod(); pod.Namespace == r.pod.Namespace && selector.Matches(labels.Set(pod.Labels)) {
+				return 0
+			}
+		}
+	}
 	return int32(room)
 }
 
-// alone tells whether two pods like this one do not run on one node: they use a port of the host, or repel one another.
-func alone(pod *v1.Pod) bool {
+// usesPort tells whether a pod uses a port of the host.
+func usesPort(pod *v1.Pod) bool {
 	for i := range pod.Spec.Containers {
 		for _, port := range pod.Spec.Containers[i].Ports {
 			if port.HostPort > 0 {
@@ -90,14 +103,21 @@ func alone(pod *v1.Pod) bool {
 			}
 		}
 	}
+	return false
+}
+
+// repelled returns what selects the pods of its own namespace with which a pod does not run on one node.
+func repelled(pod *v1.Pod) (selectors []labels.Selector) {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
-		return false
+		return nil
 	}
 	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-		selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
-		if err == nil && term.TopologyKey == v1.LabelHostname && selector.Matches(labels.Set(pod.Labels)) {
-			return true
+		if term.TopologyKey != v1.LabelHostname || len(term.Namespaces) > 0 || term.NamespaceSelector != nil || len(term.MatchLabelKeys) > 0 || len(term.MismatchLabelKeys) > 0 {
+			continue // The other plugins decide.
+		}
+		if selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector); err == nil && !selector.Empty() {
+			selectors = append(selectors, selector)
 		}
 	}
-	return false
+	return selectors
 }
