@@ -13,6 +13,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 const (
@@ -84,7 +86,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 				again = append(again, released{pods: list[:1]})
 			}
 		}
-		if g.partial.IsZero() || g.whole || now.Sub(g.partial) < releaseAfter || g.replaces() {
+		if g.partial.IsZero() || g.whole || now.Sub(g.partial) < releaseAfter || gangplan.Replaces(slices.Collect(maps.Values(g.pods))) {
 			continue
 		}
 		view := r.build(g)
@@ -95,28 +97,9 @@ func (r *registry) overdue() (again []released, lost []partly) {
 			}
 		}
 		l.text = fmt.Sprintf("gang %s has %d of at least %d members on nodes, and the others did not get theirs within %v: its members are deleted, so that they hold nothing",
-			g.key, len(l.pods), least(view), releaseAfter)
+			g.key, len(l.pods), gangplan.Least(view), releaseAfter)
 		lost = append(lost, l)
 		g.partial = now // Again, if a deletion fails.
 	}
 	return again, lost
-}
-
-// replaces tells whether the members without a node were created after the others were bound: they take the place of members of a gang
-// that was whole, which goes on. The caller holds the lock.
-func (g *gang) replaces() bool {
-	var bound time.Time
-	for _, pod := range g.pods {
-		for i := range pod.Status.Conditions {
-			if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue && c.LastTransitionTime.After(bound) {
-				bound = c.LastTransitionTime.Time
-			}
-		}
-	}
-	for _, pod := range g.pods {
-		if pod.Spec.NodeName == "" && !pod.CreationTimestamp.After(bound) {
-			return false
-		}
-	}
-	return true
 }

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // rebindLimit is how long the place of a member is held whose binding failed.
@@ -156,7 +158,7 @@ func (r *registry) unreserve(pod *v1.Pod, node string) released {
 		return released{}
 	}
 	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: amountsOf(pod), until: r.clock.Now().Add(rebindLimit),
+		pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(rebindLimit),
 	})
 	return released{pods: []*v1.Pod{g.pods[pod.UID]}}
 }
