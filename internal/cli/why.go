@@ -94,6 +94,8 @@ func kindNames() map[string]string {
 		"pod": kindPodOnly, "pods": kindPodOnly, "po": kindPodOnly, "job": kindJob, "jobs": kindJob, "job.batch": kindJob, "jobs.batch": kindJob,
 		"replicaset": kindReplicaSet, "replicasets": kindReplicaSet, "rs": kindReplicaSet, "replicaset.apps": kindReplicaSet,
 		"deployment": kindDeployment, "deployments": kindDeployment, "deploy": kindDeployment, "deployment.apps": kindDeployment,
+		"gang": kindGang, "podgroup": kindPodGroup, "podgroups": kindPodGroup, "jobset": kindJobSet, "jobsets": kindJobSet,
+		"leaderworkerset": kindLeaderWorkerSet, "leaderworkersets": kindLeaderWorkerSet, "lws": kindLeaderWorkerSet,
 	}
 }
 
@@ -143,6 +145,12 @@ func explainWhy(ctx context.Context, client dynamic.Interface, q whyQuestion, no
 // answerWhy answers from what was read.
 func answerWhy(ctx context.Context, objects *whyObjects, subject *whySubject, q *whyQuestion) (*v1alpha1.Why, error) {
 	var absent []why.Stop
+	if keys := gangKeys(objects, subject); len(keys) > 0 {
+		return answerGang(ctx, objects, subject, keys, q)
+	}
+	if byPods(subject.kind) {
+		return nil, noGang(objects, subject)
+	}
 	pod := subject.pod
 	if w := subject.workload; w != nil {
 		first, bound := w.Waiting(objects.Pods)
@@ -197,7 +205,7 @@ func whyObject(answer *why.Answer, subject *whySubject, pod *corev1.Pod, absent 
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindWhy), Subject: subject.title, Code: string(answer.Code), Sentence: answer.Sentence, If: answer.If,
 		Nodes: answer.Nodes, Fits: answer.Fitting, Notes: answer.Notes, SearchLimited: answer.Limited, NothingHelps: answer.Nothing(),
 	}
-	if len(absent) == 0 {
+	if len(absent) == 0 && pod != nil {
 		made.Pod = pod.Namespace + "/" + pod.Name
 	}
 	for i := range answer.Groups {
@@ -241,9 +249,13 @@ func whyText(w io.Writer, answer *v1alpha1.Why) error {
 		line("%s:", upperFirst(answer.If))
 	}
 	line("%s", answer.Sentence)
+	if answer.Gang != nil {
+		line("")
+		line("%s", gangLine(answer.Gang))
+	}
 	if len(answer.Groups) > 0 {
 		line("")
-		line("%d of %d nodes:", whyNodes(answer.Groups), answer.Nodes)
+		line("%d of %d nodes%s:", whyNodes(answer.Groups), answer.Nodes, placeOf(answer.Gang))
 	}
 	for i := range answer.Groups {
 		g := &answer.Groups[i]
@@ -274,6 +286,27 @@ func whyText(w io.Writer, answer *v1alpha1.Why) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// gangLine says what the gang is: "gang ml/train (berth.dev): 8 members, 3 of which have nodes; at least 8 start together".
+func gangLine(g *v1alpha1.WhyGang) string {
+	text := fmt.Sprintf("gang %s (%s): %d members", g.Key, g.Source, g.Members)
+	if g.Done > 0 {
+		text += fmt.Sprintf(" and %d that have succeeded", g.Done)
+	}
+	text += fmt.Sprintf(", %d of them with a node", g.Placed)
+	if g.Min > 0 {
+		text += fmt.Sprintf("; at least %d start together", g.Min)
+	}
+	return text
+}
+
+// placeOf says what the nodes that are listed have in common.
+func placeOf(g *v1alpha1.WhyGang) string {
+	if g == nil {
+		return ""
+	}
+	return " have no place for a member now"
 }
 
 func whyNodes(groups []v1alpha1.WhyGroup) (count int) {

@@ -49,8 +49,13 @@ func readSituation(t testing.TB, path string) situation {
 				s.forbid = strings.TrimSpace(kind)
 			}
 		}
+		// Numbers are those that a client decodes: int64.
 		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+		data, err := yaml.YAMLToJSON([]byte(document))
+		if err == nil {
+			err = object.UnmarshalJSON(data)
+		}
+		if err != nil {
 			t.Fatalf("%s: document %d: %v", path, i, err)
 		}
 		s.objects = append(s.objects, object)
@@ -74,6 +79,7 @@ func listKinds() map[schema.GroupVersionResource]string {
 		"/v1/nodes/Node", "/v1/pods/Pod", "/v1/events/Event", "/v1/resourcequotas/ResourceQuota", "berth.dev/v1alpha1/gpunodes/GPUNode", "batch/v1/jobs/Job",
 		"apps/v1/replicasets/ReplicaSet", "resource.k8s.io/v1/resourceclaims/ResourceClaim", "resource.k8s.io/v1/resourceslices/ResourceSlice",
 		"resource.k8s.io/v1/deviceclasses/DeviceClass", "resource.k8s.io/v1/devicetaintrules/DeviceTaintRule", "resource.k8s.io/v1/resourceclaimtemplates/ResourceClaimTemplate",
+		"scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup", "scheduling.volcano.sh/v1beta1/podgroups/PodGroup",
 	} {
 		part := strings.Split(text, "/")
 		kinds[schema.GroupVersionResource{Group: part[0], Version: part[1], Resource: part[2]}] = part[3] + "List"
@@ -92,6 +98,12 @@ func (s *situation) client() *fake.FakeDynamicClient {
 			return false, nil, nil
 		}
 		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New(`User "ada" cannot list resource`))
+	})
+	client.PrependReactor("get", "podgroups", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if s.forbid != "podgroups" {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "train", errors.New(`User "ada" cannot get resource`))
 	})
 	return client
 }

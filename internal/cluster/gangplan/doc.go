@@ -6,5 +6,6 @@
 // error: everything in a pod is written by a tenant.
 //
 // It does no I/O, reads no clock and starts no goroutine. It must not import anything of Berth but internal/cluster/gangview,
-// internal/core/fleet and internal/core/fleet/gang, of Kubernetes only its types and k8s.io/component-helpers, and nothing of its scheduler.
+// internal/core/fleet and internal/core/fleet/gang, of Kubernetes only its types and k8s.io/component-helpers, and nothing of its
+// scheduler.
 package gangplan

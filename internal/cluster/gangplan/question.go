@@ -161,8 +161,8 @@ func sharedClaim(members []*corev1.Pod) string {
 	return ""
 }
 
-// Replaces tells whether the pods without a node were created after the others were bound: they take the place of members of a gang that had
-// its least number of members on nodes, which goes on.
+// Replaces tells whether the pods without a node were created after the others were bound: they take the place of members of a gang that
+// had its least number of members on nodes, which goes on.
 func Replaces(pods []*corev1.Pod) bool {
 	var bound int64
 	for _, pod := range pods {
