@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
@@ -63,6 +64,56 @@ func BenchmarkWhy(b *testing.B) {
 		if answer := why.Explain(Build(o, &pod, nil)); answer.Code != why.Scattered || len(answer.Changes) < 3 {
 			b.Fatalf("%+v", answer)
 		}
+	}
+}
+
+// gangOf is a gang of so many members of 8 GPUs each.
+func gangOf(o *Objects, members, minimum int) why.GangInput {
+	var pods []*corev1.Pod
+	for i := range members {
+		pod := podOf(fmt.Sprintf("train-%d", i), "", "8")
+		pod.Labels = map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(minimum)}
+		pods = append(pods, &pod)
+	}
+	key := gangview.Key{Namespace: "ml", Name: "train"}
+	view := gangview.Build(key, pods, nil, gangview.DefaultLevels())
+	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels())
+	if err != nil {
+		panic(err)
+	}
+	return in
+}
+
+// BenchmarkWhyGang measures the answer about a gang that does not fit: of 10 members of 8 GPUs on 500 nodes of which pods have 7 of 8 GPUs,
+// on 500 nodes of which the largest has 4 GPUs, and of more members than there are nodes.
+func BenchmarkWhyGang(b *testing.B) {
+	small := fullCluster(500)
+	small.Pods = nil
+	for i := range small.Nodes {
+		small.Nodes[i].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("4")
+		g := &small.GPUNodes[i].Status
+		g.Devices, g.Topology = g.Devices[:4], nil
+		for k := range g.Devices {
+			g.Devices[k].Holders = nil
+		}
+	}
+	for _, bench := range []struct {
+		name    string
+		objects *Objects
+		members int
+		want    why.Code
+	}{
+		{"full", fullCluster(500), 10, why.Scattered},
+		{"small nodes", small, 10, why.FewGPUs},
+		{"more than there are", fullCluster(500), 501, why.FewGPUs},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			for b.Loop() {
+				if answer := why.ExplainGang(gangOf(bench.objects, bench.members, bench.members)); answer.Code != bench.want {
+					b.Fatalf("%s; want %s", answer.Code, bench.want)
+				}
+			}
+		})
 	}
 }
 

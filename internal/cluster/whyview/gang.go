@@ -182,7 +182,7 @@ func continues(members []*corev1.Pod) bool {
 	return bound && gangplan.Replaces(members)
 }
 
-// commandsOf returns the commands that change a gang. Its names are valid where there is no problem; where there is one, there are none.
+// commandsOf returns the commands that change a gang. Its names are valid where there is no problem; otherwise there are no commands.
 func commandsOf(view *gangview.Gang) why.GangCommands {
 	if view.Problem != "" {
 		return why.GangCommands{}
@@ -218,8 +218,8 @@ func commandsOf(view *gangview.Gang) why.GangCommands {
 	return commands
 }
 
-// GangsOf returns the gangs of pods in a namespace which a function selects, each once: first those of which members wait for nodes, then by
-// name.
+// GangsOf returns the gangs of pods in a namespace which a function selects, each once: first those of which members wait for nodes, then
+// by name.
 func GangsOf(pods []corev1.Pod, namespace string, selects func(*corev1.Pod) bool) []gangview.Key {
 	type found struct {
 		key   gangview.Key

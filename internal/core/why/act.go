@@ -78,6 +78,8 @@ type Act struct {
 	Pod    string
 	Ending bool
 	Owner  string
+	// Gang is the Key of the gang that ends, for each of its pods.
+	Gang string
 	// Priority is that of the pod that ends.
 	Priority int32
 	// Key is the taint or label, the model, or the resource.

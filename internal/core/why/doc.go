@@ -14,9 +14,9 @@
 //
 // Which reason is the dominant one is decided in rank.go.
 //
-// ExplainGang answers for a gang as a whole, with the planner of internal/core/fleet/gang: a change is proposed only after the planner, asked
-// again of the changed values, has a plan. For a gang whose members that wait request the same, without segments, the sets of pods that
-// end are the smallest ones with the members of at most one other gang; for the others no act of a set can be left out.
+// ExplainGang answers for a gang as a whole, with the planner of internal/core/fleet/gang: a change is proposed only after the planner,
+// asked again of the changed values, has a plan. For a gang whose waiting members request the same, without segments, the changes of one
+// kind are the smallest ones with the members of at most one other gang; for the others no act of a set can be left out.
 //
 // The package does no I/O and reads no clock. It must not import anything but the standard library, internal/core/fleet,
 // internal/core/fleet/gang, internal/core/spelling and what is below them.

@@ -175,12 +175,12 @@ func (g *gangWorld) dominant(r *asked) (Code, string) {
 			return InUse, fmt.Sprintf("%s, and of the %d of the cluster %d are free.", what, t.all, t.free)
 		}
 	}
-	for _, t := range list {
-		if code, _ := g.ofClass(r); code != CPUInUse && code != MemoryInUse && code != OtherInUse && code != PodLimit && code != LittleCPU && code != LittleRAM {
-			return Scattered, fmt.Sprintf("%s %s %d %s, and the %d that are free are not where they fit.", who, requests, t.want, t.resource, t.free)
-		}
+	code, text := g.ofClass(r)
+	if len(list) > 0 && (code == InUse || code == Scattered) {
+		t := &list[0]
+		return Scattered, fmt.Sprintf("%s %s %d %s, and the %d that are free are not where they fit.", who, requests, t.want, t.resource, t.free)
 	}
-	return g.ofClass(r)
+	return code, text
 }
 
 // held counts the devices of a resource that the members of the gang have.
@@ -254,8 +254,8 @@ func (g *gangWorld) ofClass(r *asked) (Code, string) {
 	w := g.next(r)
 	var pod Answer
 	verdicts := w.judge(&pod)
-	if len(verdicts) == 0 {
-		return InUse, fmt.Sprintf("each node has a place for a member, and %s.", g.together())
+	if len(pod.Fitting) > 0 {
+		return InUse, fmt.Sprintf("%s, and %s a place for one.", g.together(), plural(int64(len(pod.Fitting)), "1 node has", fmt.Sprintf("%d nodes have", len(pod.Fitting))))
 	}
 	w.dominate(&pod, verdicts)
 	because := strings.TrimPrefix(pod.Sentence, waits(""))

@@ -44,7 +44,7 @@ func (g *gangWorld) with(acts []Act) *gangWorld {
 	for i := range acts {
 		switch acts[i].Kind {
 		case FewerMembers:
-			next.min = int(acts[i].Count)
+			next.min = int(acts[i].Count) - g.in.Done
 		case OtherLevel:
 			next.required = acts[i].GPU
 		}
