@@ -32,11 +32,16 @@ func newWhyCommand(deps Deps) *cobra.Command {
 	var out output
 	var question whyQuestion
 	cmd := &cobra.Command{
-		Use:   "why POD | job/NAME",
-		Short: "Say why a pod waits, and the smallest change with which it would run",
+		Use:   "why POD | job/NAME | gang/NAME",
+		Short: "Say why a pod or a gang waits, and the smallest change with which it would run",
 		Long: `Say why a pod waits: one reason, what is in the way on the nodes, and the smallest changes with
 which the pod would fit, each checked against the changed cluster. For a Job, ReplicaSet or
 Deployment it is about its first pod that waits or, when it has none, why there is none.
+
+For a member of a gang, pods that start together or not at all, the answer is about the gang as a
+whole: how many of its members fit, where, and what the next one lacks. A gang can be asked about
+by a pod, by what created its pods (job/NAME, jobset/NAME, leaderworkerset/NAME), by podgroup/NAME
+or by gang/NAME, the value of berth.dev/pod-group.
 
 It reads the API server: the pod, all nodes and pods, the GPUNode objects of berth-agent, claims
 and quotas. The answer does not depend on which scheduler the pod has, nor on what that scheduler
@@ -50,7 +55,8 @@ The exit code is 0 when there is an answer, and 1 when there is no such object o
 cannot be read.`,
 		Example: `  berth why train-0 -n ml
   berth why ml/train-0                          the same
-  berth why job/train -n ml                     the first pod of the Job that waits
+  berth why job/train -n ml                     the first pod of the Job that waits, or its gang
+  berth why gang/train -n ml                    a gang: as a whole, from any of its members
   berth why train-0 --if-gone ml/notebook-7     what if that pod ended?
   berth why train-0 --gpus 2                    what if it requested 2 GPUs?
   berth why train-0 -o json | jq -r '.changes[0].message'`,
@@ -104,7 +110,7 @@ func (q *whyQuestion) parse(text string, namespace func() string, changed bool) 
 		return usagef("--gpus %d: want 1 to 64", q.gpus)
 	}
 	if text == "" {
-		return usagef("want the name of a pod, or job/NAME")
+		return usagef("want the name of a pod, job/NAME or gang/NAME")
 	}
 	q.namespace, q.name = namespace(), text
 	if first, rest, ok := strings.Cut(text, "/"); ok {

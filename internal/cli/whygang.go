@@ -151,6 +151,9 @@ func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, k
 		return nil, err
 	}
 	answer := why.ExplainGang(in)
+	if w := subject.workload; w != nil && answer.Code == why.GangIncomplete && len(w.Refusals) > 0 {
+		answer.Notes = append(answer.Notes, "The API server says: "+w.Refusals[0])
+	}
 	if answer.Code == why.GangNoLevel {
 		answer.Notes = append(answer.Notes, "The levels are the default ones of the scheduler; where its configuration has others (topologyLevels), gangs name these by their label keys here.")
 	}

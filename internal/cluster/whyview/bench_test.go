@@ -67,12 +67,15 @@ func BenchmarkWhy(b *testing.B) {
 	}
 }
 
-// gangOf is a gang of so many members of 8 GPUs each.
-func gangOf(o *Objects, members, minimum int) why.GangInput {
+// gangOf is a gang of so many members of 8 GPUs each, every second one of which has half of the CPU where there are two kinds.
+func gangOf(o *Objects, members, minimum, kinds int) why.GangInput {
 	var pods []*corev1.Pod
 	for i := range members {
 		pod := podOf(fmt.Sprintf("train-%d", i), "", "8")
 		pod.Labels = map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(minimum)}
+		if i%kinds > 0 {
+			pod.Spec.Containers[0].Resources.Limits["cpu"] = resource.MustParse("2")
+		}
 		pods = append(pods, &pod)
 	}
 	key := gangview.Key{Namespace: "ml", Name: "train"}
@@ -85,7 +88,7 @@ func gangOf(o *Objects, members, minimum int) why.GangInput {
 }
 
 // BenchmarkWhyGang measures the answer about a gang that does not fit: of 10 members of 8 GPUs on 500 nodes of which pods have 7 of 8 GPUs,
-// on 500 nodes of which the largest has 4 GPUs, and of more members than there are nodes.
+// on 500 nodes of which the largest has 4 GPUs, of more members than there are nodes, and of members of two kinds.
 func BenchmarkWhyGang(b *testing.B) {
 	small := fullCluster(500)
 	small.Pods = nil
@@ -101,15 +104,17 @@ func BenchmarkWhyGang(b *testing.B) {
 		name    string
 		objects *Objects
 		members int
+		kinds   int
 		want    why.Code
 	}{
-		{"full", fullCluster(500), 10, why.Scattered},
-		{"small nodes", small, 10, why.FewGPUs},
-		{"more than there are", fullCluster(500), 501, why.FewGPUs},
+		{"full", fullCluster(500), 10, 1, why.Scattered},
+		{"small nodes", small, 10, 1, why.FewGPUs},
+		{"more than there are", fullCluster(500), 501, 1, why.FewGPUs},
+		{"two kinds", fullCluster(500), 10, 2, why.Scattered},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			for b.Loop() {
-				if answer := why.ExplainGang(gangOf(bench.objects, bench.members, bench.members)); answer.Code != bench.want {
+				if answer := why.ExplainGang(gangOf(bench.objects, bench.members, bench.members, bench.kinds)); answer.Code != bench.want {
 					b.Fatalf("%s; want %s", answer.Code, bench.want)
 				}
 			}

@@ -155,7 +155,7 @@ func TestGangSmallest(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		for range 20 {
+		for range 10 {
 			check(t)
 		}
 	})
@@ -179,8 +179,8 @@ func distinctGangs(in *GangInput, acts []Act) int {
 	return len(distinct(names))
 }
 
-// TestGangNothingToSpare checks the changes of gangs of two classes and of segments: there is one when all ends together are enough, and none
-// of its acts can be left out.
+// TestGangNothingToSpare checks the changes of gangs of two classes and of segments: there is one when all ends together are enough, and
+// none of its acts can be left out.
 func TestGangNothingToSpare(t *testing.T) {
 	found := 0
 	check := func(t *rapid.T) {
@@ -215,11 +215,29 @@ func TestGangNothingToSpare(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		for range 20 {
+		for range 10 {
 			check(t)
 		}
 	})
 	if found == 0 {
 		t.Error("no change was checked")
+	}
+}
+
+// TestGangManyKinds checks that nothing is said about how many members fit where the planner does not know it.
+func TestGangManyKinds(t *testing.T) {
+	in := GangInput{Key: "ml/train", Name: "ml/train", Required: gang.Anywhere, Preferred: gang.Anywhere, Min: 14}
+	n := Node{Node: fleet.Empty("n0", "A", 64000, 6400, 0), Kind: "kind", Others: map[string]Other{pods: {All: 100, Free: 100}}}
+	for k := range 13 {
+		n.GPUs = append(n.GPUs, fleet.GPU{Resource: gpuName, Unit: fleet.Whole, Free: fleet.Whole, Physical: uint8(k)})
+	}
+	for i := range in.Min {
+		one := Input{Pod: Pod{Requests: []fleet.Shape{{CPU: int64(i + 1), Resource: gpuName, GPUs: 1}}, Others: map[string]int64{pods: 1}}, Nodes: []Node{n}}
+		in.Classes, in.Alone, in.Members = append(in.Classes, one), append(in.Alone, false), append(in.Members, GangMember{Class: i})
+	}
+	answer := ExplainGang(in)
+	want := "The gang waits because its 14 members request 14 nvidia.com/gpu, and the cluster has 13 in all. How many of its members fit is not known: they are of too many kinds."
+	if answer.Code != FewGPUs || answer.Sentence != want {
+		t.Errorf("%s %s; want %s", answer.Code, answer.Sentence, want)
 	}
 }

@@ -37,6 +37,7 @@ func (g *gangWorld) propose(answer *Answer, r *asked) {
 	}
 	s.ofGang(r)
 	s.fewerGPUs()
+	s.otherResource()
 	for _, acts := range s.openings() {
 		s.onNodes(acts)
 	}
@@ -121,8 +122,26 @@ func (s *gangSearch) fewerGPUs() {
 	}
 }
 
-// openings are sets of changes of the pods that let them use more nodes: for the nodes with the same taints, labels and model, and for all of
-// them. The first is none.
+// otherResource proposes the nearest name of a resource that nodes have, where no node has the one that is requested.
+func (s *gangSearch) otherResource() {
+	names := s.g.classes[0].resources()
+	for _, w := range s.g.classes {
+		for _, d := range w.demands() {
+			if slices.Contains(names, d.resource) {
+				return
+			}
+			for _, name := range nearResources(d.resource, names) {
+				if acts := []Act{{Kind: RequestResource, Key: name}}; s.g.with(acts).fits() {
+					s.keep(acts)
+					return
+				}
+			}
+		}
+	}
+}
+
+// openings are sets of changes of the pods that let them use more nodes: for the nodes with the same taints, labels and model, and for all
+// of them. The first is none.
 func (s *gangSearch) openings() [][]Act {
 	sets := [][]Act{nil}
 	var all []Act

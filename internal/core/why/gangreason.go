@@ -59,6 +59,8 @@ func (g *gangWorld) because(r *asked) (Code, string) {
 	switch {
 	case f.Wider != "":
 		return GangLevel, fmt.Sprintf("%s, and at most %d of them do (%s); they would fit in %s.%s", g.together(), f.Most, f.Domain, in(f.Wider), g.lack(r))
+	case code == NoResource || code == NoGPUs || code == NoProfile:
+		return code, text
 	case code == Selector || code == Taint || code == Cordoned:
 		// What the nearest node lacks that the members can use is not what they wait for.
 		return code, text + g.fit(f) + "."
@@ -103,6 +105,9 @@ func (g *gangWorld) lack(r *asked) string {
 
 // fit says how many members fit.
 func (g *gangWorld) fit(f *gang.Refusal) string {
+	if f.Rough {
+		return " How many of its members fit is not known: they are of too many kinds"
+	}
 	where := ""
 	if level := g.levelName(g.required); level != "" && f.Domain != "" {
 		where = fmt.Sprintf(" in one %s (%s)", level, f.Domain)

@@ -195,8 +195,9 @@ func TestByClass(t *testing.T) {
 		}
 	}
 	g.Classes[3].Requests = []fleet.Shape{ofGPUs(16)}
-	if _, refusal, err := planner.Plan(topology, g); err != nil || refusal == nil {
-		t.Errorf("a member that fits nowhere: %v, %v; want a refusal", refusal, err)
+	_, refusal, err = planner.Plan(topology, g)
+	if want := fmt.Sprintf("%d members of many kinds have to fit in one rack, and they do not", g.Min); err != nil || refusal == nil || !refusal.Rough || refusal.String() != want {
+		t.Errorf("a member that fits nowhere: %+v, %v; want %q", refusal, err, want)
 	}
 }
 
