@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
@@ -102,9 +103,9 @@ func BenchmarkManyGangs(b *testing.B) {
 func BenchmarkFilter(b *testing.B) {
 	w := newWorld()
 	for i := range 4 {
-		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangview.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: amountsOf(pod(0, 1, ""))})
+		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangview.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
 	}
-	p, c, other := &Plugin{gangs: w.registry}, &cycle{amounts: amountsOf(pod(0, 1, ""))}, pod(0, 1, "")
+	p, c, other := &Plugin{gangs: w.registry}, &cycle{amounts: gangplan.Amounts(pod(0, 1, ""))}, pod(0, 1, "")
 	for _, name := range []string{"n0", "n1"} {
 		node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, all: amounts{cpu: 64000, gpus: 64}}
 		b.Run(name, func(b *testing.B) {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
@@ -45,13 +46,13 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		if p.gangs.holds.count.Load() == 0 {
 			return nil, fwk.NewStatus(fwk.Skip)
 		}
-		state.Write(model.GangState+"/holds", &cycle{amounts: amountsOf(pod)})
+		state.Write(model.GangState+"/holds", &cycle{amounts: gangplan.Amounts(pod)})
 		return nil, nil
 	}
-	c := &cycle{key: key, member: true, amounts: amountsOf(pod)}
+	c := &cycle{key: key, member: true, amounts: gangplan.Amounts(pod)}
 	state.Write(model.GangState, c)
 	p.model.Sync(nodes)
-	node, text, err := p.decide(ctx, pod, nodes)
+	node, text, err := p.decide(pod, nodes)
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(err)
@@ -167,7 +168,7 @@ func (p *Plugin) probe(ctx context.Context, state fwk.CycleState, c *cycle, pod 
 
 // again notes which nodes members like the pod can use, and gives up the plan. The result is what has to be released.
 func (r *registry) again(pod *v1.Pod, allowed map[string]bool, reason string) released {
-	text, err := signature(pod)
+	text, err := gangplan.Signature(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
@@ -40,7 +41,7 @@ func (r *registry) why(pod *v1.Pod) (text string, problem bool) {
 	}
 	view := r.build(g)
 	text = view.Problem
-	if text == "" && least(view) > gangview.MaxMembers {
+	if text == "" && gangplan.Least(view) > gangview.MaxMembers {
 		text = view.Waiting // No number of further pods helps.
 	}
 	if text != "" {

@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
@@ -178,11 +177,4 @@ func free(node fwk.NodeInfo, name v1.ResourceName) resource.Quantity {
 		return *resource.NewQuantity(int64(all.GetAllowedPodNumber()-len(node.GetPods())), resource.DecimalSI)
 	}
 	return *resource.NewQuantity(all.GetScalarResources()[name]-used.GetScalarResources()[name], resource.DecimalSI)
-}
-
-// amountsOf returns all that a pod requests of a node, itself included.
-func amountsOf(pod *v1.Pod) v1.ResourceList {
-	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	amounts[v1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	return amounts
 }

@@ -14,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
@@ -161,27 +162,14 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 		}
 	}
 	l.text = fmt.Sprintf("gang %s has %d of at least %d members on nodes, and the others did not get theirs within %v: its members are deleted, so that they hold nothing",
-		g.name, len(l.pods), least(view), r.limits.Release)
+		g.name, len(l.pods), gangplan.Least(view), r.limits.Release)
 	g.partial = now // Again, if a deletion fails.
 	return l, true
 }
 
-// wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so where the
-// members that existed when the last one was bound are fewer than the least number, and where that was long before this scheduler started.
+// wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too, where
+// its members were bound long before this scheduler started.
 func (r *registry) wasWhole(view *gangview.Gang) bool {
-	var bound time.Time
-	for _, pod := range view.Members {
-		for i := range pod.Status.Conditions {
-			if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue && c.LastTransitionTime.After(bound) {
-				bound = c.LastTransitionTime.Time
-			}
-		}
-	}
-	existed := 0
-	for _, pod := range view.Members {
-		if pod.Spec.NodeName != "" || !pod.CreationTimestamp.After(bound) {
-			existed++
-		}
-	}
-	return existed < least(view) || bound.Before(r.started.Add(-r.limits.Outage))
+	whole, bound := gangplan.WasWhole(view)
+	return whole || bound.Time.Before(r.started.Add(-r.limits.Outage))
 }

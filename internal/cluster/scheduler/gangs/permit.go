@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // permitLimit is how long a member waits for the others of its plan if nothing else ends the wait: the keeper ends it much earlier.
@@ -189,7 +191,7 @@ func (r *registry) unreserve(pod *v1.Pod, node string) released {
 		g.failing[pod.UID] = r.clock.Now()
 	}
 	if until := g.failing[pod.UID].Add(r.limits.Rebind); r.clock.Now().Before(until) {
-		r.holds.add(&hold{pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: amountsOf(pod), until: until})
+		r.holds.add(&hold{pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: until})
 	}
 	out.pods = append(out.pods, known)
 	return out

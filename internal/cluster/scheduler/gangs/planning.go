@@ -1,15 +1,16 @@
 package gangs
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
@@ -47,7 +48,7 @@ func (q *question) members() (list, absent []*v1.Pod) {
 }
 
 // decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state.
-func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, err error) {
+func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, err error) {
 	r := p.gangs
 	r.mu.Lock()
 	g := r.of(pod)
@@ -96,7 +97,7 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 	changes := g.changes
 	r.mu.Unlock()
 
-	planned, text, err := p.plan(ctx, &q, nodes)
+	planned, text, err := p.plan(&q, nodes)
 	if err != nil {
 		return "", "", err
 	}
@@ -160,51 +161,33 @@ func (r *registry) adopt(g *gang, planned map[types.UID]place) {
 		if lost := r.holds.found(g.key, at.node); lost != nil {
 			g.plan.replaced = append(g.plan.replaced, lost)
 		}
-		r.holds.add(&hold{pod: uid, gang: g.key, node: at.node, requests: at.requests, amounts: amountsOf(at.pod)})
+		r.holds.add(&hold{pod: uid, gang: g.key, node: at.node, requests: at.requests, amounts: gangplan.Amounts(at.pod)})
 	}
 }
 
-// plan plans a gang: the node of each member that has none and for which there is room, or why there is no plan.
-func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (map[types.UID]place, string, error) {
-	members, absent := q.members()
-	if len(members) < least(q.view) {
+// plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
+func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]place, string, error) {
+	least := gangplan.Least(q.view)
+	view := *q.view
+	var absent []*v1.Pod
+	if view.Members, absent = q.members(); len(view.Members) < least {
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
 	}
-	topology := q.view.Topology
-	if topology.SegmentSize == 0 {
-		// The members that are bound count for the least number, whatever their rank.
-		slices.SortStableFunc(members, func(a, b *v1.Pod) int { return boolean(q.bound[a.UID] == "") - boolean(q.bound[b.UID] == "") })
-	}
-	g := &core.Gang{Min: max(1, min(least(q.view), len(members)))}
-	levels, err := p.levels(g, topology)
-	if err != nil {
-		return nil, err.Error(), nil
-	}
-	var classes classes
-	gone := 0
-	for _, pod := range members {
-		member := core.Member{Node: core.Unbound}
-		if node := q.bound[pod.UID]; node != "" {
-			i, ok := p.model.Index(node)
-			if !ok {
-				gone++
-				continue // Its node is gone, and the member will be.
-			}
-			member.Node = i
+	ask, err := gangplan.Ask(gangplan.Input{View: &view, Levels: p.gangs.levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
+		node := q.bound[pod.UID]
+		if node == "" {
+			return core.Unbound, true
 		}
-		if member.Class, err = classes.of(ctx, p, pod, q.masks); err != nil {
-			return nil, "", err
-		}
-		g.Members = append(g.Members, member)
+		return p.model.Index(node)
+	}})
+	if err != nil || ask.Problem != "" {
+		return nil, ask.Problem, err
 	}
-	if g.Min > len(g.Members) {
+	if gone := len(view.Members) - len(ask.Members); least > len(ask.Members) {
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %d of its members are on nodes that do not exist", q.key, gone), nil
 	}
-	for c := range classes.list {
-		g.Classes = append(g.Classes, core.Class{Requests: classes.list[c].requests, Room: classes.list[c].room(p, nodes)})
-	}
-	if shared := sharedClaim(members); shared != "" {
-		g.Required, g.Preferred = len(levels), len(levels)
+	for c := range ask.Classes {
+		ask.Gang.Classes[c].Capacity = p.room(&ask.Classes[c], q.masks, nodes)
 	}
 	var held []model.Held
 	for _, h := range q.held {
@@ -212,7 +195,7 @@ func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (m
 			held = append(held, model.Held{Node: i, Requests: h.requests})
 		}
 	}
-	made, refusal, err := p.model.Plan(p.policy(), levels, g, held)
+	made, refusal, err := p.model.Plan(p.policy(), ask.Keys, &ask.Gang, held)
 	if err != nil {
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)
 	}
@@ -220,27 +203,13 @@ func (p *Plugin) plan(ctx context.Context, q *question, nodes []fwk.NodeInfo) (m
 		return nil, p.sentence(q, refusal), nil
 	}
 	planned := map[types.UID]place{}
-	at := 0
-	for _, pod := range members {
-		if node := q.bound[pod.UID]; node != "" {
-			if _, ok := p.model.Index(node); ok {
-				at++
-			}
-			continue
+	for i, member := range ask.Gang.Members {
+		if node := made.Nodes[i]; member.Node == core.Unbound && node != core.Unbound {
+			pod := ask.Members[i]
+			planned[pod.UID] = place{pod, p.model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
 		}
-		if i := made.Nodes[at]; i != core.Unbound {
-			planned[pod.UID] = place{pod, p.model.View(i).Node.Name, g.Classes[g.Members[at].Class].Requests}
-		}
-		at++
 	}
 	return planned, "", nil
-}
-
-func boolean(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // sentence says why a gang does not fit.
@@ -267,84 +236,6 @@ func in(level string) string {
 	return "one " + level
 }
 
-// levels sets the levels of a gang, and returns the labels of its topology, the widest first.
-func (p *Plugin) levels(g *core.Gang, t gangview.Topology) ([]string, error) {
-	var keys []string
-	for _, l := range p.gangs.levels {
-		if l.Key != v1.LabelHostname {
-			keys = append(keys, l.Key)
-		}
-	}
-	for _, key := range []string{t.Required, t.Preferred, t.SegmentLevel} {
-		if key != "" && key != v1.LabelHostname && !slices.Contains(keys, key) {
-			// A level that the configuration does not have stands alone: it is neither wider nor narrower than the others.
-			keys = []string{key}
-		}
-	}
-	position := func(key string) (int, error) {
-		if key == v1.LabelHostname {
-			return len(keys), nil
-		}
-		if i := slices.Index(keys, key); i >= 0 {
-			return i, nil
-		}
-		return 0, fmt.Errorf("the topology level %q cannot be combined with one that the configuration of the scheduler does not have: use levels of topologyLevels", key)
-	}
-	var err error
-	g.Required, g.Preferred = core.Anywhere, len(keys)
-	if t.Required != "" {
-		if g.Required, err = position(t.Required); err != nil {
-			return nil, err
-		}
-	}
-	if t.Preferred != "" {
-		if g.Preferred, err = position(t.Preferred); err != nil {
-			return nil, err
-		}
-		g.Preferred = max(g.Preferred, g.Required)
-	}
-	if t.Unconstrained {
-		g.Preferred = g.Required
-	}
-	if t.SegmentSize > 0 {
-		if g.Segment.Level, err = position(t.SegmentLevel); err != nil {
-			return nil, err
-		}
-		g.Segment.Size = int(t.SegmentSize)
-	}
-	return keys, nil
-}
-
-// class are members that request the same and that other plugins let run on the same nodes.
-type class struct {
-	signature string
-	requests  []fleet.Shape
-	rules     rules
-	mask      *mask
-}
-
-// classes are those of one gang.
-type classes struct {
-	list []class
-}
-
-// of returns the class of a member.
-func (c *classes) of(_ context.Context, p *Plugin, pod *v1.Pod, masks map[string]mask) (int, error) {
-	text, err := signature(pod)
-	if err != nil {
-		return 0, fmt.Errorf("read pod %s: %w", pod.Name, err)
-	}
-	if i := slices.IndexFunc(c.list, func(k class) bool { return k.signature == text }); i >= 0 {
-		return i, nil
-	}
-	made := class{signature: text, requests: p.requests(pod), rules: newRules(pod)}
-	if m, ok := masks[text]; ok {
-		made.mask = &m
-	}
-	c.list = append(c.list, made)
-	return len(c.list) - 1, nil
-}
-
 // requests returns what a member requests of GPUs, those of its claims as whole GPUs.
 func (p *Plugin) requests(pod *v1.Pod) []fleet.Shape {
 	requests := p.model.Requests(pod)
@@ -356,36 +247,21 @@ func (p *Plugin) requests(pod *v1.Pod) []fleet.Shape {
 	return requests
 }
 
-// room returns how many members of the class other rules let run on each node, or nil if these refuse nothing.
-func (k *class) room(p *Plugin, nodes []fwk.NodeInfo) []int32 {
+// room returns how many members of a class other rules let run on each node.
+func (p *Plugin) room(class *gangplan.Class, masks map[string]mask, nodes []fwk.NodeInfo) []int32 {
 	room := make([]int32, len(nodes))
 	counted := func(name v1.ResourceName) bool {
 		return name == v1.ResourceCPU || name == v1.ResourceMemory || p.model.Offered(name)
 	}
+	m, masked := masks[class.Signature]
 	for position, node := range nodes {
-		i := p.model.At(position)
-		if k.mask != nil && !k.mask.allowed[node.Node().Name] {
+		if masked && !m.allowed[node.Node().Name] {
 			continue
 		}
-		room[i] = k.rules.room(node, counted)
+		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return class.Rules.RepelledBy(info.GetPod()) }) {
+			continue
+		}
+		room[p.model.At(position)] = class.Rules.Capacity(node.Node(), func(name v1.ResourceName) resource.Quantity { return free(node, name) }, counted)
 	}
 	return room
-}
-
-// sharedClaim returns the ResourceClaim that several members use. Its devices are those of one node, so that these members are on one node.
-func sharedClaim(members []*v1.Pod) string {
-	seen := map[string]bool{}
-	for _, pod := range members {
-		for i := range pod.Spec.ResourceClaims {
-			name := pod.Spec.ResourceClaims[i].ResourceClaimName
-			if name == nil {
-				continue
-			}
-			if seen[*name] {
-				return *name
-			}
-			seen[*name] = true
-		}
-	}
-	return ""
 }

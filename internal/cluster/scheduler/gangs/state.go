@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -141,16 +142,13 @@ func (r *registry) build(g *gang) *gangview.Gang {
 			pods = append(pods, pod)
 		}
 		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
-		g.view, g.ready, g.least = &made, ready(&made), least(&made)
+		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
 		if g.since.IsZero() && g.ready {
 			g.since = r.clock.Now()
 		}
 	}
 	return g.view
 }
-
-// least is how many members have to have a node together.
-func least(view *gangview.Gang) int { return int(view.Min - view.Done) }
 
 // ready tells whether the members of a gang can be placed.
 func ready(view *gangview.Gang) bool {
@@ -411,7 +409,7 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 		return
 	}
 	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: amountsOf(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
+		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
 	})
 }
 
@@ -433,7 +431,7 @@ func (r *registry) note(g *gang) {
 	case view.Min == 0:
 		// How many it needs is not known.
 		g.partial = time.Time{}
-	case have >= least(view):
+	case have >= gangplan.Least(view):
 		g.whole, g.partial = true, time.Time{}
 		r.holds.dropLost(g.key)
 	case g.partial.IsZero() || more:

@@ -15,6 +15,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -327,7 +328,7 @@ func TestHolds(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			h := newHolds()
-			h.add(&hold{pod: "a", gang: key, node: "n0", amounts: amountsOf(pod(0, 1, ""))})
+			h.add(&hold{pod: "a", gang: key, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: test.node}}, all: amounts{cpu: 8000, gpus: 8}, used: amounts{gpus: 2}}
 			got, of, _ := h.lacks(node, test.gang, test.amounts)
 			if string(got) != test.want || test.want != "" && of != key {

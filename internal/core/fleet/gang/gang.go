@@ -13,9 +13,9 @@ const MaxMembers = 16384
 type Class struct {
 	// Requests are what a member requests; the first has its CPU and memory.
 	Requests []fleet.Shape
-	// Room is how many members other rules than those of package fleet let run on each node, by index; nil is any number. It does not
+	// Capacity is how many members other rules than those of package fleet let run on each node, by index; nil is any number. It does not
 	// count members that are bound.
-	Room []int32
+	Capacity []int32
 }
 
 // Member is a member of a gang.
@@ -61,8 +61,8 @@ func (g *Gang) validate(t *Topology, nodes int) error {
 		return fmt.Errorf("segments of %d members on the level %d; want at least 1 and a level of the topology", g.Segment.Size, g.Segment.Level)
 	}
 	for i, c := range g.Classes {
-		if len(c.Requests) == 0 || c.Room != nil && len(c.Room) != nodes {
-			return fmt.Errorf("class %d has %d requests and room for %d nodes; want at least one request, and %d nodes or none", i, len(c.Requests), len(c.Room), nodes)
+		if len(c.Requests) == 0 || c.Capacity != nil && len(c.Capacity) != nodes {
+			return fmt.Errorf("class %d has %d requests and room for %d nodes; want at least one request, and %d nodes or none", i, len(c.Requests), len(c.Capacity), nodes)
 		}
 		for _, s := range c.Requests {
 			if err := s.Validate(); err != nil {

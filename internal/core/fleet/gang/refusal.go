@@ -21,6 +21,8 @@ type Refusal struct {
 	Apart bool
 	// Kinds is the number of kinds of members where there are too many to be divided into segments.
 	Kinds int
+	// Rough is true where the gang was planned class by class: how many members fit is not known then.
+	Rough bool
 	// Request is what the first member that does not fit requests, Node the node of the domain that lacks least for it beside the members
 	// that do fit, and Lack what.
 	Request fleet.Shape
@@ -46,6 +48,8 @@ func (f *Refusal) String() string {
 		return fmt.Sprintf("no node has the topology level %s, which the gang requires", f.Level)
 	case f.Domains == 0:
 		return "there are no nodes"
+	case f.Rough:
+		return fmt.Sprintf("%d members of many kinds have to fit %s, and they do not", f.Min, where)
 	}
 	text := fmt.Sprintf("%d members have to fit %s, and at most %d do", f.Min, where, f.Most)
 	if f.Domain != "" {

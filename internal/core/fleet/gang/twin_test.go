@@ -70,7 +70,7 @@ func (w *twin) cost(nodes []int, level int) (Cost, bool) {
 			}
 			used[node] = true
 			room[[2]int{class, node}]++
-			if limit := w.gang.Classes[class].Room; limit != nil && room[[2]int{class, node}] > limit[node] {
+			if limit := w.gang.Classes[class].Capacity; limit != nil && room[[2]int{class, node}] > limit[node] {
 				return cost, false
 			}
 			for _, request := range w.gang.Classes[class].Requests {
@@ -259,7 +259,7 @@ func randomGang(random *rand.Rand, t *Topology, nodes int) *Gang {
 		}
 		if random.IntN(4) == 0 {
 			for range nodes {
-				c.Room = append(c.Room, random.Int32N(4))
+				c.Capacity = append(c.Capacity, random.Int32N(4))
 			}
 		}
 		g.Classes = append(g.Classes, c)
