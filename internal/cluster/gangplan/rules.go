@@ -26,9 +26,7 @@ func Signature(pod *corev1.Pod) (string, error) {
 			spec.Volumes = append(spec.Volumes, *volume)
 		}
 	}
-	for i := range pod.Spec.ResourceClaims {
-		spec.ResourceClaims = append(spec.ResourceClaims, pod.Spec.ResourceClaims[i])
-	}
+	spec.ResourceClaims = append(spec.ResourceClaims, pod.Spec.ResourceClaims...)
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			spec.Containers = append(spec.Containers, corev1.Container{Resources: list[i].Resources, Ports: list[i].Ports, RestartPolicy: list[i].RestartPolicy})
@@ -76,7 +74,7 @@ func (r *Rules) Capacity(n *corev1.Node, free func(corev1.ResourceName) resource
 	if len(n.Spec.Taints) > 0 || n.Spec.Unschedulable {
 		taints := n.Spec.Taints
 		if n.Spec.Unschedulable {
-			taints = append(taints[:len(taints):len(taints)], corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+			taints = append(slices.Clip(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 		}
 		matters := func(t *corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute

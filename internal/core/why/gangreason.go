@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -203,11 +204,48 @@ func (g *gangWorld) held(resource string) (sum int64) {
 	return sum
 }
 
-// byRules is the reason of a gang that would fit if its members could use all nodes.
+// byRules is the reason of a gang that would fit if its members could use all nodes: the rule that keeps them from most nodes.
 func (g *gangWorld) byRules(r *asked) (Code, string, bool) {
-	open := *g
+	open, blocked := g.open()
+	if !blocked || !open.fits() {
+		return "", "", false
+	}
+	w := g.next(r)
+	var rules []Block
+	names := map[Block][]string{}
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		if len(n.Blocks) == 0 || !w.hasSome(n) {
+			continue
+		}
+		rule := Block{Code: n.Blocks[0].Code, Key: n.Blocks[0].Key}
+		if names[rule] == nil {
+			rules = append(rules, rule)
+		}
+		names[rule] = append(names[rule], n.Name)
+	}
+	if len(rules) == 0 {
+		return "", "", false
+	}
+	slices.SortStableFunc(rules, func(a, b Block) int { return cmp.Compare(len(names[b]), len(names[a])) })
+	rule := rules[0]
+	where := names[rule]
+	if rule.Code == Selector {
+		return Selector, fmt.Sprintf("its members require %s, which %s %s not have.", rule.Key, some(where), plural(int64(len(where)), "does", "do")), true
+	}
+	worst := Obstacle{Code: rule.Code, Key: rule.Key}
+	if first := w.find(where[0]); first != nil {
+		worst.Text = first.Blocks[0].Text
+	}
+	text := w.state(&Group{Code: rule.Code, Worst: worst}, where)
+	text = strings.ReplaceAll(text, "it does not tolerate", "its members do not tolerate")
+	return rule.Code, strings.ReplaceAll(text, "what it requests", "what a member requests"), true
+}
+
+// open is the world in which members can use all nodes. The result is false where they can anyway.
+func (g *gangWorld) open() (*gangWorld, bool) {
+	open, blocked := *g, false
 	open.classes = make([]*world, len(g.classes))
-	blocked := false
 	for c, w := range g.classes {
 		made := *w
 		made.nodes = slices.Clone(w.nodes)
@@ -217,35 +255,7 @@ func (g *gangWorld) byRules(r *asked) (Code, string, bool) {
 		}
 		open.classes[c] = &made
 	}
-	if !blocked || !open.fits() {
-		return "", "", false
-	}
-	w := g.next(r)
-	count := map[string]int{}
-	best := Block{}
-	for i := range w.nodes {
-		if n := &w.nodes[i]; len(n.Blocks) > 0 && w.hasSome(n) {
-			b := n.Blocks[0]
-			key := string(b.Code) + b.Key
-			if count[key]++; best.Code == "" || count[key] > count[string(best.Code)+best.Key] {
-				best = b
-			}
-		}
-	}
-	if best.Code == "" {
-		return "", "", false
-	}
-	names := []string{}
-	for i := range w.nodes {
-		if n := &w.nodes[i]; w.hasSome(n) && slices.ContainsFunc(n.Blocks, func(b Block) bool { return b.Code == best.Code && b.Key == best.Key }) {
-			names = append(names, n.Name)
-		}
-	}
-	if best.Code == Selector {
-		return Selector, fmt.Sprintf("its members require %s, which %s %s not have.", best.Key, some(names), plural(int64(len(names)), "does", "do")), true
-	}
-	text := w.state(&Group{Code: best.Code, Worst: Obstacle{Code: best.Code, Key: best.Key, Text: best.Text}}, names)
-	return best.Code, strings.ReplaceAll(strings.ReplaceAll(text, "it does not tolerate", "its members do not tolerate"), "what it requests", "what a member requests"), true
+	return &open, blocked
 }
 
 // next is the world of the class of the first member that does not fit.

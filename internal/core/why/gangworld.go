@@ -73,9 +73,8 @@ func (w *world) applyForGang(a *Act) {
 			w.apply(a)
 		}
 	case AddNode:
-		n := w.find(a.Node)
 		for i := range a.Count {
-			if n = w.find(a.Node); n != nil {
+			if n := w.find(a.Node); n != nil {
 				made := w.emptied(n)
 				made.Name = fmt.Sprintf("%s%s %d)", a.Node, newNode, i+1)
 				w.nodes = append(w.nodes, made)
