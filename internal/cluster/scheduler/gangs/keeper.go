@@ -102,23 +102,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 		if g.dirty {
 			r.note(g)
 		}
-		if g.plan != nil && !g.plan.permitted && now.Sub(g.plan.progress) > r.limits.Reserve {
-			for uid := range g.plan.nodes {
-				if !g.plan.reserved[uid] {
-					g.absent[uid] = true
-				}
-			}
-			again = append(again, r.release(g, "not all members were reserved in time"))
-		}
-		if g.woken(now, r.holds.freed) {
-			pods := r.leader(g)
-			if len(pods) == 0 && g.plan == nil {
-				pods = r.pending(g) // None came when it was its turn.
-			}
-			if g.ready && len(pods) > 0 {
-				again = append(again, released{pods: pods})
-			}
-		}
+		again = append(again, r.late(g, now)...)
 		if l, over := r.partly(g, now); over {
 			lost = append(lost, l)
 		}
@@ -130,6 +114,29 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	r.unblocked = r.holds.freed
 	slices.SortFunc(lost, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
 	return again, lost
+}
+
+// late gives up a plan that makes no progress, and returns the members of a gang that are to be tried again. The caller holds the lock.
+func (r *registry) late(g *gang, now time.Time) (again []released) {
+	if g.plan != nil && !g.plan.permitted && now.Sub(g.plan.progress) > r.limits.Reserve {
+		for uid := range g.plan.nodes {
+			if !g.plan.reserved[uid] {
+				g.absent[uid] = true
+			}
+		}
+		again = append(again, r.release(g, "not all members were reserved in time"))
+	}
+	if !g.woken(now, r.holds.freed) {
+		return again
+	}
+	pods := r.leader(g)
+	if len(pods) == 0 && g.plan == nil {
+		pods = r.pending(g) // None came when it was its turn.
+	}
+	if g.ready && len(pods) > 0 {
+		again = append(again, released{pods: pods})
+	}
+	return again
 }
 
 // woken tells whether a member is to be brought back to plan the gang, once. The caller holds the lock.
@@ -167,8 +174,8 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 	return l, true
 }
 
-// wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too, where
-// its members were bound long before this scheduler started.
+// wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too,
+// where its members were bound long before this scheduler started.
 func (r *registry) wasWhole(view *gangview.Gang) bool {
 	whole, bound := gangplan.WasWhole(view)
 	return whole || bound.Time.Before(r.started.Add(-r.limits.Outage))

@@ -54,44 +54,15 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, e
 	g := r.of(pod)
 	if g == nil {
 		r.mu.Unlock()
-		return "", "the gang of the pod is not known", nil
+		return "", unknownGang, nil
 	}
-	now := r.clock.Now()
-	r.holds.expire(now)
-	if g.absent[pod.UID] {
-		delete(g.absent, pod.UID)
-		g.refused = nil
-	}
-	view := r.build(g)
-	if !ready(view) {
-		r.mu.Unlock()
-		return "", view.Problem + view.Waiting, nil
-	}
-	if g.plan != nil {
-		node, text := g.plan.nodes[pod.UID], ""
-		if node == "" {
-			// A member that the plan does not have: there was no room for it, or it is new. It is planned once the others are bound.
-			text = "the other members of the gang are being placed"
-			g.afterPlan = true
-		}
+	node, text = r.known(g, pod, p.model.Version())
+	if node != "" || text != "" {
 		r.mu.Unlock()
 		return node, text, nil
 	}
-	if held := r.holds.byPod[pod.UID]; held != nil {
-		r.mu.Unlock()
-		return held.node, "", nil
-	}
-	if now.Before(g.next) {
-		text := fmt.Sprintf("gang %s is planned again in a moment, since the last %d plans could not be carried out: %s", g.name, g.failures, g.failure)
-		r.mu.Unlock()
-		return "", text, nil
-	}
-	if f := g.refused; f != nil && (f.version == p.model.Version() && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
-		r.mu.Unlock()
-		return "", f.text, nil
-	}
 	q := question{
-		key: g.key, view: view, bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(now), held: r.holds.others(g.key),
+		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()), held: r.holds.others(g.key),
 		version: p.model.Version(), freed: r.holds.freed,
 	}
 	changes := g.changes
@@ -104,14 +75,54 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, e
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gangs[q.key] != g {
-		return "", "the gang of the pod is not known", nil
+		return "", unknownGang, nil
 	}
 	if g.changes != changes {
 		g.wakeAt(r.clock.Now())
 		return "", "the gang has changed while it was planned", nil
 	}
+	node, text = r.answer(g, pod, &q, planned, text)
+	return node, text, nil
+}
+
+// unknownGang is why a member waits whose gang has ended in between.
+const unknownGang = "the gang of the pod is not known"
+
+// known returns the node of a member, or why it has none, as far as that is known without a plan. The caller holds the lock.
+func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text string) {
+	now := r.clock.Now()
+	r.holds.expire(now)
+	if g.absent[pod.UID] {
+		delete(g.absent, pod.UID)
+		g.refused = nil
+	}
+	if view := r.build(g); !ready(view) {
+		return "", view.Problem + view.Waiting
+	}
+	if g.plan != nil {
+		if node := g.plan.nodes[pod.UID]; node != "" {
+			return node, ""
+		}
+		// A member that the plan does not have: there was no capacity for it, or it is new. It is planned once the others are bound.
+		g.afterPlan = true
+		return "", "the other members of the gang are being placed"
+	}
+	if held := r.holds.byPod[pod.UID]; held != nil {
+		return held.node, ""
+	}
+	if now.Before(g.next) {
+		return "", fmt.Sprintf("gang %s is planned again in a moment, since the last %d plans could not be carried out: %s", g.name, g.failures, g.failure)
+	}
+	if f := g.refused; f != nil && (f.version == version && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
+		return "", f.text
+	}
+	return "", ""
+}
+
+// answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
+func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]place, text string) (node, why string) {
 	if text == "" && len(planned) == 0 {
-		text = fmt.Sprintf("gang %s has its least number of members, %d, and there is no room for more", g.name, view.Min)
+		text = fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", g.name, q.view.Min)
 	}
 	if text != "" {
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
@@ -119,14 +130,14 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, e
 		for _, m := range q.masks {
 			g.wakeAt(m.until)
 		}
-		return "", text, nil
+		return "", text
 	}
 	if node = planned[pod.UID].node; node == "" {
 		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
-		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is room for others only", g.name, view.Min), nil
+		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, q.view.Min)
 	}
 	r.adopt(g, planned)
-	return node, "", nil
+	return node, ""
 }
 
 // nodes are those of the members that have one, as far as this scheduler knows. The caller holds the lock.

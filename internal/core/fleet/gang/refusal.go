@@ -2,6 +2,7 @@ package gang
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -66,10 +67,8 @@ func (r *run) boundApart() *Refusal {
 	if len(r.bound) == 0 {
 		return nil
 	}
-	for _, d := range r.topology.domains(r.gang.Required, r.gang.Required) {
-		if r.has(d) {
-			return nil
-		}
+	if slices.ContainsFunc(r.topology.domains(r.gang.Required, r.gang.Required), r.has) {
+		return nil
 	}
 	return &Refusal{Min: r.gang.Min, Level: r.topology.Name(r.gang.Required), Apart: true}
 }
