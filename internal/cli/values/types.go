@@ -184,6 +184,8 @@ type Scheduler struct {
 	Replicas int `json:"replicas,omitempty" jsonschema:"minimum=1,maximum=5"`
 	// SecurePort is the port of /metrics, /livez and /readyz, with TLS.
 	SecurePort int `json:"securePort,omitempty" jsonschema:"minimum=1,maximum=65535"`
+	// FeatureGates are feature gates of Kubernetes for the scheduler, those that the API server has.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 
 // Policies are ValidatingAdmissionPolicies (docs/install.md#policies).

@@ -1,5 +1,5 @@
-// Package gangview says which gang a pod belongs to and what the gang wants, from the objects of a cluster: pods and, for two of three
-// sources, PodGroups in; plain values out. The scheduler's plugin for gangs and `berth why` share it, so that they agree.
+// Package gangview says which gang a pod belongs to and what the gang wants, from the objects of a cluster: pods and, for all but one
+// of the sources, PodGroups in; plain values out. The scheduler's plugin for gangs and `berth why` share it, so that they agree.
 //
 // It guarantees
 //

@@ -20,6 +20,9 @@ const (
 	// Volcano is the PodGroup of volcano-sh/volcano (staging/src/volcano.sh/apis/pkg/apis/scheduling/v1beta1/types.go): pods name it by an
 	// annotation.
 	Volcano
+	// Kubernetes is the PodGroup of Kubernetes' own API (k8s.io/api/scheduling/v1beta1): pods name it by spec.schedulingGroup. KeyOf never
+	// returns it.
+	Kubernetes
 )
 
 // String returns the API group of the source.
@@ -29,6 +32,8 @@ func (s Source) String() string {
 		return "scheduling.x-k8s.io"
 	case Volcano:
 		return "scheduling.volcano.sh"
+	case Kubernetes:
+		return "scheduling.k8s.io"
 	default:
 		return "berth.dev"
 	}
@@ -40,6 +45,8 @@ func (s Source) Resource() (schema.GroupVersionResource, bool) {
 	case SchedulerPlugins:
 		return schema.GroupVersionResource{Group: s.String(), Version: "v1alpha1", Resource: "podgroups"}, true
 	case Volcano:
+		return schema.GroupVersionResource{Group: s.String(), Version: "v1beta1", Resource: "podgroups"}, true
+	case Kubernetes:
 		return schema.GroupVersionResource{Group: s.String(), Version: "v1beta1", Resource: "podgroups"}, true
 	default:
 		return schema.GroupVersionResource{}, false

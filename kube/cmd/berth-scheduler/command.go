@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/binding"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/podgroups"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
@@ -39,8 +40,8 @@ func newCommand() *cobra.Command {
 	command := app.NewSchedulerCommand(options...)
 	command.Use = "berth-scheduler"
 	command.Long = `berth-scheduler is kube-scheduler with Berth's plugins compiled in. ` + placement.Name + ` chooses the node of a pod with GPUs by
-the GPUs that it would get there, ` + gangs.Name + ` those of pods that are of use only together, and ` + preemption.Name + ` the pods that end for
-one of a higher priority. ` + binding.Name + ` bounds how many pods are bound at a time, and keeps those of a node in order. It has the flags and the
+the GPUs that it would get there, ` + gangs.Name + ` those of pods that are of use only together, ` + podgroups.Name + ` those of Kubernetes' own pod
+groups (feature gate GenericWorkload), and ` + preemption.Name + ` the pods that end for one of a higher priority. ` + binding.Name + ` bounds how many pods are bound at a time, and keeps those of a node in order. It has the flags and the
 configuration file of kube-scheduler, and the plugins run in the profiles of that file that enable them.`
 	run := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {

@@ -14,12 +14,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
@@ -27,6 +30,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/binding"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/podgroups"
 	"github.com/berth-gpu/berth/kube/internal/plugins"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
@@ -37,7 +41,7 @@ const rendering = "../../../charts/testdata/golden/everything.yaml"
 // maxScore is the most that a plugin gives a node.
 const maxScore = 100
 
-// shipped is the configuration of the chart with its profiles, made once: the plugin registers its metrics with the process.
+// shipped is the configuration of the chart with its profiles, made once for the tests that use the default feature gates.
 var shipped = sync.OnceValues(func() (*shippedScheduler, error) {
 	of, err := readConfig()
 	if err != nil {
@@ -115,7 +119,7 @@ func TestPlacementDecides(t *testing.T) {
 		scores := weights(of.ListPlugins())
 		others := int64(0)
 		for plugin, weight := range scores {
-			if plugin != placement.Name {
+			if plugin != placement.Name && plugin != podgroups.Name { // The latter scores only for members of a group for which it has a plan.
 				others += weight
 			}
 		}
@@ -126,6 +130,9 @@ func TestPlacementDecides(t *testing.T) {
 		if own := scores[placement.Name]; own <= maxScore*others {
 			t.Errorf("profile %s: the weight %d of %s is not above %d times %d, the sum of the others: %v",
 				name, own, placement.Name, maxScore, others, scores)
+		}
+		if own, rest := scores[podgroups.Name], others+scores[placement.Name]; own <= maxScore*rest {
+			t.Errorf("profile %s: the weight %d of %s is not above %d times %d, the sum of the others", name, own, podgroups.Name, maxScore, rest)
 		}
 	}
 	slices.Sort(names)
@@ -183,6 +190,66 @@ func TestShippedProfiles(t *testing.T) {
 				t.Errorf("profile %s: the plugin is not at %s: %v", p.SchedulerName, point, set.Enabled)
 			}
 		}
+	}
+}
+
+// TestFeatureGates: the profiles can be used with the feature gates of pod groups and without, and BerthPodGroups generates the placements.
+func TestFeatureGates(t *testing.T) {
+	const stock = "TopologyPlacementGenerator"
+	for name, gates := range map[string]featuregatetesting.FeatureOverrides{
+		"none":             {features.GenericWorkload: false, features.TopologyAwareWorkloadScheduling: false},
+		"without topology": {features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: false},
+		"with topology":    {features.GenericWorkload: true, features.TopologyAwareWorkloadScheduling: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, gates)
+			of, err := readConfig()
+			if err != nil {
+				t.Fatal(err)
+			}
+			profiles, err := makeProfiles(of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, made := range profiles {
+				all := made.ListPlugins()
+				if generate := all.PlacementGenerate.Enabled; len(generate) != 1 || generate[0].Name != podgroups.Name {
+					t.Errorf("profile %s: %v generate placements, want %s", name, generate, podgroups.Name)
+				}
+				if first := all.PreFilter.Enabled[0].Name; first != podgroups.Name {
+					t.Errorf("profile %s: the first plugin at preFilter is %s, want %s", name, first, podgroups.Name)
+				}
+				if reserve := all.Reserve.Enabled; reserve[len(reserve)-1].Name != podgroups.Name {
+					t.Errorf("profile %s: the plugins at reserve are %v, want %s last", name, reserve, podgroups.Name)
+				}
+				if after := all.PodGroupPostFilter.Enabled; after[0].Name != preemption.Name {
+					t.Errorf("profile %s: the plugins at podGroupPostFilter are %v, want %s first", name, after, preemption.Name)
+				}
+				gang := slices.ContainsFunc(all.Permit.Enabled, func(p config.Plugin) bool { return p.Name == "GangScheduling" })
+				if gang != gates[features.GenericWorkload] {
+					t.Errorf("profile %s: GangScheduling is on: %v, want %v", name, gang, gates[features.GenericWorkload])
+				}
+				score, others := int64(0), int64(0)
+				for _, p := range all.PlacementScore.Enabled {
+					if p.Name == podgroups.Name {
+						score = int64(p.Weight)
+					} else {
+						others += int64(p.Weight)
+					}
+				}
+				if score <= maxScore*others {
+					t.Errorf("profile %s: the weights of the plugins that score placements are %v, want that of %s to decide", name, all.PlacementScore.Enabled, podgroups.Name)
+				}
+			}
+			// Without the option of the chart a profile would have two plugins that generate placements.
+			for i := range of.Profiles {
+				multi := &of.Profiles[i].Plugins.MultiPoint
+				multi.Enabled = append(multi.Enabled, config.Plugin{Name: stock})
+			}
+			if _, err := makeProfiles(of); err == nil {
+				t.Errorf("profiles with %s and %s can be used; this test expects that one has to be off", podgroups.Name, stock)
+			}
+		})
 	}
 }
 

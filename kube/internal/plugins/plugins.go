@@ -3,7 +3,12 @@
 package plugins
 
 import (
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	basemetrics "k8s.io/component-base/metrics"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"k8s.io/utils/clock"
@@ -11,16 +16,38 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/binding"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/podgroups"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
 
 // Registry returns the plugins of one scheduler. Register makes it serve a metric.
 func Registry(register func(basemetrics.Registerable) error) frameworkruntime.Registry {
-	places := placement.NewFactory(placement.Deps{Register: register})
+	return For(placement.NewFactory(placement.Deps{Register: register}))
+}
+
+// For returns the plugins of one scheduler that share what a factory of BerthPlacement knows.
+func For(places *placement.Factory) frameworkruntime.Registry {
+	ofGangs := gangs.NewFactory(gangs.Deps{Model: places.Model(), Policy: places.Policy, Clock: clock.RealClock{}})
+	ofGroups := podgroups.NewFactory(podgroups.Deps{
+		Model: places.Model(), Policy: places.Policy, Levels: ofGangs.Levels, Held: ofGangs.Held, Ready: places.Ready, Waits: places.Waits,
+		TopologyAware: func() bool { return utilfeature.DefaultFeatureGate.Enabled(features.TopologyAwareWorkloadScheduling) },
+		Unfit:         unfit,
+	})
+	ofPreemption := preemption.FromViews(places)
+	ofPreemption.Refusal = podgroups.Refusal
 	return frameworkruntime.Registry{
 		placement.Name:  places.New,
-		preemption.Name: preemption.New(preemption.FromViews(places)),
-		gangs.Name:      gangs.NewFactory(gangs.Deps{Model: places.Model(), Policy: places.Policy, Clock: clock.RealClock{}}).New,
+		preemption.Name: preemption.New(ofPreemption),
+		gangs.Name:      ofGangs.New,
+		podgroups.Name:  ofGroups.New,
 		binding.Name:    binding.NewFactory().New,
 	}
+}
+
+// unfit returns the status of a pod group that fits nowhere. With an error of this type its pods wait for the events of the plugin, as
+// those that a filter has refused.
+func unfit(nodes int, reason string) *fwk.Status {
+	return fwk.NewStatus(fwk.Unschedulable).WithError(&framework.FitError{NumAllNodes: nodes, Diagnosis: framework.Diagnosis{
+		PreFilterMsg: reason, NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(podgroups.Name),
+	}})
 }

@@ -17,6 +17,7 @@ import (
 	defaults "k8s.io/kubernetes/pkg/scheduler/apis/config/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
@@ -42,6 +43,8 @@ type Nodes interface {
 type Deps struct {
 	// Nodes returns the nodes for a profile. It is called once for each.
 	Nodes func(fwk.Handle) (Nodes, error)
+	// Refusal returns why a pod group was refused, for its condition; empty for nothing. It may be nil.
+	Refusal func(fwk.PodGroupCycleState) string
 }
 
 // Plugin is DefaultPreemption with another choice for pods with GPUs.
@@ -49,6 +52,7 @@ type Plugin struct {
 	*defaultpreemption.DefaultPreemption
 	handle    fwk.Handle
 	nodes     Nodes
+	refusal   func(fwk.PodGroupCycleState) string
 	evaluator *preemption.Evaluator // for pods with GPUs
 	features  feature.Features
 	cel       *cel.Cache
@@ -84,7 +88,7 @@ func newPlugin(ctx context.Context, deps Deps, object runtime.Object, handle fwk
 	if err != nil {
 		return nil, fmt.Errorf("make the plugin BerthPreemption: %w", err)
 	}
-	p := &Plugin{DefaultPreemption: inTree, handle: handle, nodes: nodes, features: features, cel: newCELCache(features)}
+	p := &Plugin{DefaultPreemption: inTree, handle: handle, nodes: nodes, refusal: deps.Refusal, features: features, cel: newCELCache(features)}
 	p.evaluator = preemption.NewEvaluator(Name, handle, &chooser{inTree, p}, inTree.Executor)
 	return p, nil
 }
@@ -128,6 +132,26 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
 	}
 	return result, status
+}
+
+// PodGroupPostFilter ends pods so that a pod group fits, as DefaultPreemption does, and adds why the group was refused to its condition.
+// DynamicResources fails with an error where its PreFilter has run for no member, as for a group that was refused before its members were
+// evaluated (1.37.1); it has nothing to do then, and is not asked.
+func (p *Plugin) PodGroupPostFilter(ctx context.Context, state fwk.PodGroupCycleState, group fwk.PodGroupInfo, schedule fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
+	result, status := p.DefaultPreemption.PodGroupPostFilter(ctx, state, group, schedule)
+	if status.IsError() {
+		return result, status
+	}
+	code, reasons := status.Code(), status.Reasons()
+	if _, err := state.Read(names.DynamicResources); err != nil && code == fwk.Unschedulable {
+		code = fwk.UnschedulableAndUnresolvable
+	}
+	if p.refusal != nil {
+		if text := p.refusal(state); text != "" {
+			reasons = append([]string{text}, reasons...)
+		}
+	}
+	return result, fwk.NewStatus(code, reasons...)
 }
 
 // requests returns what a pod requests, with a shape for the devices of its claims that are not allocated, and whether there are such

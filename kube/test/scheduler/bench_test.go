@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -82,4 +84,48 @@ func BenchmarkRead(b *testing.B) {
 		last = reader.Read((*v1alpha1.GPUNode)(node))
 	}
 	_ = last
+}
+
+// BenchmarkPodGroups measures how long 250 groups of 8 pods with a GPU each take that fill 500 nodes, from the start of the scheduler until
+// the last one is bound. The API server is a fake one, and its work is part of the time.
+func BenchmarkPodGroups(b *testing.B) {
+	const groups, members, nodes, rack = 250, 8, 500, 4
+	for _, m := range []mode{on, topology} {
+		for _, required := range []bool{false, true} {
+			if required && m == on {
+				continue
+			}
+			for name, profile := range map[string]string{"Berth": profileWithPodGroups, "Kubernetes": profileOfKubernetes} {
+				b.Run(fmt.Sprintf("%s/required=%v/%s", m, required, name), func(b *testing.B) {
+					m.set(b)
+					for range b.N {
+						b.StopTimer()
+						var objects []runtime.Object
+						for i := range groups {
+							made := podGroup(fmt.Sprintf("g%03d", i), members, members, 1)
+							if required {
+								made = inRack(made)
+							}
+							objects = append(objects, made...)
+						}
+						l := rackLab(nodes, rack, objects...)
+						b.StartTimer()
+						stop := l.runPodGroups(b, profile)
+						bound := 0
+						for end := time.After(3 * time.Minute); bound < groups*members; {
+							select {
+							case <-l.bound:
+								bound++
+								continue
+							case <-end:
+							}
+							break
+						}
+						b.ReportMetric(float64(bound), "bound")
+						stop()
+					}
+				})
+			}
+		}
+	}
 }

@@ -273,3 +273,23 @@ func TestPredictions(t *testing.T) {
 		t.Errorf("check %q; want a miss", got)
 	}
 }
+
+// TestTouch: a pod that the scheduler adds to its snapshot only, so that the generation of the node stays the same, counts once the node is
+// touched.
+func TestTouch(t *testing.T) {
+	m := model.New(model.Deps{})
+	m.SetHardware(fleetview.NewReader().Read(makeGPUNode("n0", "nvlink", healthy, nil)))
+	info := framework.NewNodeInfo()
+	info.SetNode(makeNode("n0"))
+	nodes := []fwk.NodeInfo{info}
+	m.Sync(nodes)
+	generation := info.Generation
+	info.AddPod(makePod("p", 0, 4))
+	info.Generation = generation
+	for i, want := range []int64{16000, 12000} {
+		if m.Sync(nodes); m.View(0).Node.FreeCPU != want {
+			t.Errorf("touched %d times, the node has %d of CPU; want %d", i, m.View(0).Node.FreeCPU, want)
+		}
+		m.Touch("n0")
+	}
+}

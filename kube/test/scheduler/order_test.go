@@ -119,7 +119,7 @@ func newLab(objects ...runtime.Object) *lab {
 }
 
 // run runs a scheduler until the test ends, or the function that it returns is called.
-func (l *lab) run(t *testing.T, profileText string, registry frameworkruntime.Registry) (stop func()) {
+func (l *lab) run(t testing.TB, profileText string, registry frameworkruntime.Registry) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)

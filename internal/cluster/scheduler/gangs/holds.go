@@ -13,6 +13,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -119,6 +121,17 @@ func (h *holds) others(key gangview.Key) []*hold {
 	return slices.DeleteFunc(list, func(held *hold) bool { return held.gang == key })
 }
 
+// wanted returns what places hold of GPUs, for a plan.
+func wanted(list []*hold, m *model.Model) []model.Held {
+	var held []model.Held
+	for _, place := range list {
+		if i, ok := m.Index(place.node); ok && len(place.requests) > 0 {
+			held = append(held, model.Held{Node: i, Requests: place.requests})
+		}
+	}
+	return held
+}
+
 // lacks returns the resource of which a node has too little for a pod beside what is held there for other gangs, and for which gang.
 func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceList) (v1.ResourceName, gangview.Key, bool) {
 	if h.byNode[node.Node().Name] == nil {
@@ -140,7 +153,7 @@ func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceLi
 		if held.IsZero() || amount.IsZero() {
 			continue
 		}
-		if free := free(node, name); free.Cmp(sum(amount, held)) < 0 {
+		if free := gangplanner.Free(node, name); free.Cmp(sum(amount, held)) < 0 {
 			return name, h.firstOn(node.Node().Name, key), true
 		}
 	}
@@ -161,20 +174,4 @@ func sum(a, b resource.Quantity) resource.Quantity {
 	c := a.DeepCopy()
 	c.Add(b)
 	return c
-}
-
-// free returns what no pod of a node has of a resource.
-func free(node fwk.NodeInfo, name v1.ResourceName) resource.Quantity {
-	all, used := node.GetAllocatable(), node.GetRequested()
-	switch name {
-	case v1.ResourceCPU:
-		return *resource.NewMilliQuantity(all.GetMilliCPU()-used.GetMilliCPU(), resource.DecimalSI)
-	case v1.ResourceMemory:
-		return *resource.NewQuantity(all.GetMemory()-used.GetMemory(), resource.BinarySI)
-	case v1.ResourceEphemeralStorage:
-		return *resource.NewQuantity(all.GetEphemeralStorage()-used.GetEphemeralStorage(), resource.BinarySI)
-	case v1.ResourcePods:
-		return *resource.NewQuantity(int64(all.GetAllowedPodNumber()-len(node.GetPods())), resource.DecimalSI)
-	}
-	return *resource.NewQuantity(all.GetScalarResources()[name]-used.GetScalarResources()[name], resource.DecimalSI)
 }

@@ -3,20 +3,14 @@ package gangs
 import (
 	"fmt"
 	"maps"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
-	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
-
-	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // question is what to plan: a copy of what the registry knows of a gang.
@@ -120,7 +114,7 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 }
 
 // answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
-func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]place, text string) (node, why string) {
+func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
 	if text == "" && len(planned) == 0 {
 		text = fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", g.name, q.view.Min)
 	}
@@ -132,7 +126,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 		}
 		return "", text
 	}
-	if node = planned[pod.UID].node; node == "" {
+	if node = planned[pod.UID].Node; node == "" {
 		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
 		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, q.view.Min)
 	}
@@ -153,126 +147,45 @@ func (g *gang) nodes() map[types.UID]string {
 	return nodes
 }
 
-// place is what a plan says of a member.
-type place struct {
-	pod      *v1.Pod
-	node     string
-	requests []fleet.Shape
-}
-
 // adopt keeps a plan, and holds its places. The caller holds the lock.
-func (r *registry) adopt(g *gang, planned map[types.UID]place) {
+func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: r.clock.Now()}
 	g.refused = nil
 	if len(g.nodes()) == 0 {
 		g.whole, g.followed = false, true
 	}
 	for uid, at := range planned {
-		g.plan.nodes[uid] = at.node
-		if lost := r.holds.found(g.key, at.node); lost != nil {
+		g.plan.nodes[uid] = at.Node
+		if lost := r.holds.found(g.key, at.Node); lost != nil {
 			g.plan.replaced = append(g.plan.replaced, lost)
 		}
-		r.holds.add(&hold{pod: uid, gang: g.key, node: at.node, requests: at.requests, amounts: gangplan.Amounts(at.pod)})
+		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
 	}
 }
 
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
-func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]place, string, error) {
-	least := gangplan.Least(q.view)
+func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
 	view := *q.view
 	var absent []*v1.Pod
-	if view.Members, absent = q.members(); len(view.Members) < least {
+	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
 	}
-	ask, err := gangplan.Ask(gangplan.Input{View: &view, Levels: p.gangs.levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
-		node := q.bound[pod.UID]
-		if node == "" {
-			return core.Unbound, true
-		}
-		return p.model.Index(node)
-	}})
-	if err != nil || ask.Problem != "" {
-		return nil, ask.Problem, err
+	allowed := map[string]map[string]bool{}
+	for text, m := range q.masks {
+		allowed[text] = m.allowed
 	}
-	if gone := len(view.Members) - len(ask.Members); least > len(ask.Members) {
-		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %d of its members are on nodes that do not exist", q.key, gone), nil
-	}
-	for c := range ask.Classes {
-		ask.Gang.Classes[c].Capacity = p.room(&ask.Classes[c], q.masks, nodes)
-	}
-	var held []model.Held
-	for _, h := range q.held {
-		if i, ok := p.model.Index(h.node); ok && len(h.requests) > 0 {
-			held = append(held, model.Held{Node: i, Requests: h.requests})
-		}
-	}
-	made, refusal, err := p.model.Plan(p.policy(), ask.Keys, &ask.Gang, held)
-	if err != nil {
+	answer, err := p.planner.Plan(&gangplanner.Question{
+		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Plans: 1,
+	})
+	switch {
+	case err != nil:
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)
+	case answer.Problem != "":
+		return nil, answer.Problem, nil
+	case answer.Gone > 0:
+		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %d of its members are on nodes that do not exist", q.key, answer.Gone), nil
+	case answer.Refusal != nil:
+		return nil, gangplanner.Sentence(q.key, answer.Refusal, p.gangs.levels), nil
 	}
-	if refusal != nil {
-		return nil, p.sentence(q, refusal), nil
-	}
-	planned := map[types.UID]place{}
-	for i, member := range ask.Gang.Members {
-		if node := made.Nodes[i]; member.Node == core.Unbound && node != core.Unbound {
-			pod := ask.Members[i]
-			planned[pod.UID] = place{pod, p.model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
-		}
-	}
-	return planned, "", nil
-}
-
-// sentence says why a gang does not fit.
-func (p *Plugin) sentence(q *question, refusal *core.Refusal) string {
-	for _, l := range p.gangs.levels {
-		for _, level := range []*string{&refusal.Level, &refusal.Wider} {
-			if *level == l.Key {
-				*level = l.Name
-			}
-		}
-	}
-	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", q.key, refusal)
-	if refusal.Wider != "" {
-		text += fmt.Sprintf("; it would fit in %s", in(refusal.Wider))
-	}
-	return text
-}
-
-// in returns a level with its article.
-func in(level string) string {
-	if level == "" || level[0] == 't' { // "the whole fleet"
-		return level
-	}
-	return "one " + level
-}
-
-// requests returns what a member requests of GPUs, those of its claims as whole GPUs.
-func (p *Plugin) requests(pod *v1.Pod) []fleet.Shape {
-	requests := p.model.Requests(pod)
-	if p.claims != nil && requests[0].GPUs == 0 && len(pod.Spec.ResourceClaims) > 0 {
-		if list := p.claims.Of(pod); len(list) > 0 {
-			return []fleet.Shape{claims.Shape(requests[0], list)}
-		}
-	}
-	return requests
-}
-
-// room returns how many members of a class other rules let run on each node.
-func (p *Plugin) room(class *gangplan.Class, masks map[string]mask, nodes []fwk.NodeInfo) []int32 {
-	room := make([]int32, len(nodes))
-	counted := func(name v1.ResourceName) bool {
-		return name == v1.ResourceCPU || name == v1.ResourceMemory || p.model.Offered(name)
-	}
-	m, masked := masks[class.Signature]
-	for position, node := range nodes {
-		if masked && !m.allowed[node.Node().Name] {
-			continue
-		}
-		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return class.Rules.RepelledBy(info.GetPod()) }) {
-			continue
-		}
-		room[p.model.At(position)] = class.Rules.Capacity(node.Node(), func(name v1.ResourceName) resource.Quantity { return free(node, name) }, counted)
-	}
-	return room
+	return answer.Plans[0].Places, "", nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -49,8 +50,9 @@ type Plugin struct {
 	handle fwk.Handle
 	model  *model.Model
 	gangs  *registry
-	claims *claims.Scorer
-	policy func() string
+	// planner plans gangs.
+	planner gangplanner.Planner
+	policy  func() string
 	// synced tells whether the registry has all pods; it is waited for once.
 	synced cache.InformerSynced
 	first  sync.Once
@@ -89,10 +91,10 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
 	}
 	profile := handle.ProfileName()
-	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, synced: f.synced, policy: func() string { return f.deps.Policy(profile) }}
+	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, planner: gangplanner.Planner{Model: f.deps.Model}, synced: f.synced, policy: func() string { return f.deps.Policy(profile) }}
 	p.gangs.serve(profile)
 	if manager := handle.SharedDRAManager(); manager != nil {
-		p.claims = claims.New(manager, f.deps.Model)
+		p.planner.Claims = claims.New(manager, f.deps.Model)
 	}
 	return p, nil
 }
@@ -136,6 +138,30 @@ func (f *Factory) start(ctx context.Context, levels gangview.Levels, handle fwk.
 	go k.run(ctx)
 	f.gangs, f.synced = r, registration.HasSynced
 	return nil
+}
+
+// Levels are the levels of topology: those of the first profile with the plugin, or the default.
+func (f *Factory) Levels() gangview.Levels {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gangs == nil {
+		return gangview.DefaultLevels()
+	}
+	return f.gangs.levels
+}
+
+// Held is what is held for members of gangs. It is for the scheduling cycle.
+func (f *Factory) Held() []model.Held {
+	f.mu.Lock()
+	r := f.gangs
+	f.mu.Unlock()
+	if r == nil || r.holds.count.Load() == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holds.expire(r.clock.Now())
+	return wanted(r.holds.others(gangview.Key{}), f.deps.Model)
 }
 
 // Name returns the name of the plugin.

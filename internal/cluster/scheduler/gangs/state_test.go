@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -63,9 +64,9 @@ func (w *world) planned(t *testing.T, node string, pods ...*v1.Pod) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	list := map[types.UID]place{}
+	list := map[types.UID]gangplanner.Place{}
 	for _, p := range pods {
-		list[p.UID] = place{pod: p, node: node, requests: w.requests(p)}
+		list[p.UID] = gangplanner.Place{Pod: p, Node: node, Requests: w.requests(p)}
 	}
 	w.adopt(w.gangs[gangview.Key{Namespace: "ml", Name: "train"}], list)
 }

@@ -7,7 +7,7 @@
 //   - that a prediction holds until the GPUNode names the pod, and is then compared with it once;
 //   - that decisions depend on the order of events only through the predictions and the mix.
 //
-// SetHardware, DropHardware, Forget and Waiting may be called by any goroutine; everything else only by the scheduling cycle, which is
-// one goroutine. It does no I/O. It must not import anything of Berth but internal/cluster/fleetview and internal/core, and of
+// SetHardware, DropHardware, Forget, Touch and Waiting may be called by any goroutine; everything else only by the scheduling cycle, which
+// is one goroutine. It does no I/O. It must not import anything of Berth but internal/cluster/fleetview and internal/core, and of
 // Kubernetes' scheduler only the public framework.
 package model

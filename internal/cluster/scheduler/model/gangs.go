@@ -19,9 +19,18 @@ type Held struct {
 // Plan plans a gang beside what is held for others. Levels are label keys of nodes, the widest first, without that of the node. It is for
 // the scheduling cycle.
 func (m *Model) Plan(policy string, levels []string, g *gang.Gang, held []Held) (gang.Plan, *gang.Refusal, error) {
+	plans, refusal, err := m.Plans(policy, levels, g, held, 1)
+	if len(plans) == 0 {
+		return gang.Plan{}, refusal, err
+	}
+	return plans[0], refusal, err
+}
+
+// Plans returns up to a number of plans as Plan does, the best first.
+func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held, limit int) ([]gang.Plan, *gang.Refusal, error) {
 	d, err := m.decider(policy)
 	if err != nil {
-		return gang.Plan{}, nil, err
+		return nil, nil, err
 	}
 	planner := m.planners[policy]
 	if planner == nil {
@@ -37,11 +46,11 @@ func (m *Model) Plan(policy string, levels []string, g *gang.Gang, held []Held) 
 		}
 		for _, op := range ops {
 			if err := m.fleet.Place(op); err != nil {
-				return gang.Plan{}, nil, err
+				return nil, nil, err
 			}
 		}
 	}
-	return planner.Plan(m.Topology(levels), g)
+	return planner.Plans(m.Topology(levels), g, limit)
 }
 
 // Topology returns the topology of the nodes by these label keys. It is for the scheduling cycle.
@@ -58,6 +67,14 @@ func (m *Model) Topology(levels []string) *gang.Topology {
 	})
 	m.topologies[key] = t
 	return t
+}
+
+// Touch has a node computed again at the next Sync. It is for pods that the scheduler adds to its snapshot and takes from it in a pod group
+// cycle: the generation of their node stays the same. Any goroutine may call it.
+func (m *Model) Touch(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.changed[node] = true
 }
 
 // At returns the index of the node at a position of the snapshot that Sync was given last.

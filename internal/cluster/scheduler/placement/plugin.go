@@ -42,6 +42,8 @@ type Factory struct {
 	model *model.Model
 	check atomic.Pointer[func(model.Check)]
 
+	first sync.Once
+
 	mu       sync.Mutex
 	follower *gpunodes.Follower
 	waiting  *waiting
@@ -69,15 +71,36 @@ func (f *Factory) Policy(profile string) string {
 	return cmp.Or(f.policies[profile], fleet.PolicyPack)
 }
 
+// Ready returns when the GPUNodes are known. The first call waits for them, up to firstWait.
+func (f *Factory) Ready(ctx context.Context) {
+	f.first.Do(func() {
+		f.mu.Lock()
+		follower := f.follower
+		f.mu.Unlock()
+		if follower != nil {
+			follower.Wait(ctx, firstWait)
+		}
+	})
+}
+
+// Waits notes that a pod waits for devices: it is tried again when a node has more of them.
+func (f *Factory) Waits(pod *v1.Pod) {
+	f.mu.Lock()
+	list := f.waiting
+	f.mu.Unlock()
+	if requests := f.model.Requests(pod); list != nil && requests[0].GPUs > 0 {
+		list.add(pod, requests)
+	}
+}
+
 // Plugin is the plugin of one profile.
 type Plugin struct {
-	handle   fwk.Handle
-	policy   string
-	model    *model.Model
-	follower *gpunodes.Follower
-	waiting  *waiting
-	claims   *claims.Scorer
-	first    sync.Once
+	handle  fwk.Handle
+	policy  string
+	model   *model.Model
+	ready   func(context.Context)
+	waiting *waiting
+	claims  *claims.Scorer
 }
 
 var (
@@ -103,7 +126,7 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 	f.mu.Lock()
 	f.policies[handle.ProfileName()] = args.Policy
 	f.mu.Unlock()
-	p := &Plugin{handle: handle, policy: args.Policy, model: f.model, follower: f.follower, waiting: f.waiting}
+	p := &Plugin{handle: handle, policy: args.Policy, model: f.model, ready: f.Ready, waiting: f.waiting}
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.claims = claims.New(manager, f.model)
 	}
@@ -149,9 +172,13 @@ type cycle struct {
 	scores   []fleet.Score
 	// gpus is true for a pod that requests devices of a resource, claims for one that requests them through ResourceClaims.
 	gpus, claims bool
+	// predicted are the GPUs that were predicted for a node. A pod group cycle reserves each member, undoes that, and reserves it again
+	// when the model has the state after all of them.
+	predicted [][]string
+	node      string
 }
 
-// Clone returns the cycle itself, which does not change.
+// Clone returns the cycle itself, which changes only in Reserve.
 func (c *cycle) Clone() fwk.StateData { return c }
 
 // read returns the cycle of a pod, or nil.
@@ -166,11 +193,7 @@ func read(state fwk.CycleState) *cycle {
 
 // PreFilter brings the model in line with the snapshot and scores all nodes for the pod.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	p.first.Do(func() {
-		if p.follower != nil {
-			p.follower.Wait(ctx, firstWait)
-		}
-	})
+	p.ready(ctx)
 	p.model.Sync(nodes)
 	c := &cycle{requests: p.model.Requests(pod)}
 	c.gpus = c.requests[0].GPUs > 0
@@ -265,21 +288,36 @@ func firstLack(v *fleetview.View, requests []fleet.Shape) fleet.Reason {
 // Reserve predicts the GPUs that the pod gets.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	p.waiting.remove(pod.UID)
+	p.touch(pod, node)
 	c := read(state)
 	if c == nil || !c.gpus {
 		return nil
 	}
-	if i, ok := p.model.Index(node); ok {
-		if gpus := p.model.Predict(p.policy, i, c.requests); gpus != nil {
-			p.model.Assume(pod.UID, node, c.requests, gpus)
-		}
+	i, ok := p.model.Index(node)
+	if !ok {
+		return nil
+	}
+	if c.node != node {
+		c.node, c.predicted = node, p.model.Predict(p.policy, i, c.requests)
+	}
+	if c.predicted != nil {
+		p.model.Assume(pod.UID, node, c.requests, c.predicted)
 	}
 	return nil
 }
 
 // Unreserve ends the prediction.
-func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
+func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) {
+	p.touch(pod, node)
 	p.model.Forget(pod.UID)
+}
+
+// touch has the model compute a node again. A pod group cycle adds its pods to nodes of the snapshot and takes them from there, and the
+// generation of the node stays the same.
+func (p *Plugin) touch(pod *v1.Pod, node string) {
+	if pod.Spec.SchedulingGroup != nil {
+		p.model.Touch(node)
+	}
 }
 
 // Holdings returns a node with the GPUs that its pods have, or are predicted to get, by UID. It is for the scheduling cycle.

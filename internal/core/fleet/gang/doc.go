@@ -15,6 +15,8 @@
 //  5. a lower rise of the policy's loss, see package fleet;
 //  6. fewer sets of linked GPUs that break.
 //
+// Plans returns further plans in other domains, for a caller that can try several.
+//
 // It guarantees
 //
 //   - that a plan is found if there is one, and that it is the best one, for gangs of up to maxStates combinations of members of different

@@ -1,16 +1,32 @@
 package gang
 
+import "slices"
+
 // Plan says where the members of a gang go, or why they do not. The error is that of a gang that cannot be. The fleet does not change.
 func (p *Planner) Plan(t *Topology, g *Gang) (Plan, *Refusal, error) {
+	plans, refusal, err := p.Plans(t, g, 1)
+	if len(plans) == 0 {
+		return Plan{}, refusal, err
+	}
+	return plans[0], refusal, err
+}
+
+// Plans returns up to a number of plans, the best first: for the narrowest level on which the gang fits the best plan of each domain, then
+// those of the wider levels that differ from all before. All of them place as many members. A gang that is planned class by class has one.
+func (p *Planner) Plans(t *Topology, g *Gang, limit int) ([]Plan, *Refusal, error) {
 	if err := g.validate(t, p.fleet.Len()); err != nil {
-		return Plan{}, nil, err
+		return nil, nil, err
 	}
 	r := p.newRun(t, g)
 	if refusal := r.boundApart(); refusal != nil {
-		return Plan{}, refusal, nil
+		return nil, refusal, nil
 	}
 	if r.space == nil {
-		return r.byClass()
+		plan, refusal, err := r.byClass()
+		if refusal != nil || err != nil {
+			return nil, refusal, err
+		}
+		return []Plan{plan}, nil, nil
 	}
 	most := 0
 	for _, d := range t.domains(g.Required, g.Required) {
@@ -19,15 +35,17 @@ func (p *Planner) Plan(t *Topology, g *Gang) (Plan, *Refusal, error) {
 		}
 	}
 	if most < g.Min {
-		return Plan{}, r.refuse(most), nil
+		return nil, r.refuse(most), nil
 	}
-	for level := g.Preferred; level >= g.Required; level-- {
-		if plan, ok := r.on(level, most); ok {
-			return plan, nil, nil
-		}
+	var plans []Plan
+	for level := g.Preferred; level >= g.Required && len(plans) < limit; level-- {
+		plans = r.on(level, most, plans, limit)
 	}
-	// The widest level is the required one, on which so many fit.
-	return Plan{}, r.refuse(most), nil
+	if len(plans) == 0 {
+		// The widest level is the required one, on which so many fit.
+		return nil, r.refuse(most), nil
+	}
+	return plans, nil, nil
 }
 
 // run is the planning of one gang.
@@ -173,10 +191,9 @@ type group struct {
 	segments []int
 }
 
-// on returns the best plan for a number of members on a level.
-func (r *run) on(level, members int) (Plan, bool) {
-	var best part
-	found := false
+// on adds the best plan of each domain of a level for a number of members to the plans of narrower levels, the best first, up to a limit.
+func (r *run) on(level, members int, plans []Plan, limit int) []Plan {
+	var parts []part
 	for _, d := range r.topology.domains(level, r.gang.Required) {
 		if !r.has(d) {
 			continue
@@ -185,15 +202,34 @@ func (r *run) on(level, members int) (Plan, bool) {
 			for _, i := range d.nodes {
 				p.cost.Slack += r.fleet.Node(i).Idle()
 			}
-			if !found || p.cost.less(best.cost) {
-				best, found = p, true
+			if limit == 1 && len(parts) == 1 {
+				if p.cost.less(parts[0].cost) {
+					parts[0] = p
+				}
+				continue
 			}
+			parts = append(parts, p)
 		}
 	}
-	if !found {
-		return Plan{}, false
+	slices.SortStableFunc(parts, func(a, b part) int {
+		switch {
+		case a.cost.less(b.cost):
+			return -1
+		case b.cost.less(a.cost):
+			return 1
+		}
+		return 0
+	})
+	for _, p := range parts {
+		if len(plans) >= limit {
+			break
+		}
+		plan := r.assign(level, members, p)
+		if !slices.ContainsFunc(plans, func(other Plan) bool { return slices.Equal(other.Nodes, plan.Nodes) }) {
+			plans = append(plans, plan)
+		}
 	}
-	return r.assign(level, members, best), true
+	return plans
 }
 
 // solve returns the best way to place a number of members in a domain.

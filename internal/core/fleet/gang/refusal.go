@@ -22,7 +22,7 @@ type Refusal struct {
 	Apart bool
 	// Kinds is the number of kinds of members where there are too many to be divided into segments.
 	Kinds int
-	// Rough is true where the gang was planned class by class: how many members fit is not known then.
+	// Rough is true where the gang was planned class by class: there may be a plan, and how many members fit is not known.
 	Rough bool
 	// Request is what the first member that does not fit requests, Node the node of the domain that lacks least for it beside the members
 	// that do fit, and Lack what.

@@ -353,6 +353,7 @@ func TestTwin(t *testing.T) {
 			t.Fatalf("case %d: the plan costs %+v (%v), not %+v\n%+v\n%+v", number, cost, ok, plan.Cost, plan, g)
 		}
 		counts["planned"]++
+		counts["with another plan"] += alternatives(t, w, planner, plan)
 		if members < len(g.Members) {
 			counts["with surplus left"]++
 		}
@@ -364,9 +365,31 @@ func TestTwin(t *testing.T) {
 		}
 	}
 	t.Log(counts)
-	for _, name := range []string{"planned", "refused", "with surplus left", "of several classes", "in segments", "that would fit on a wider level"} {
+	for _, name := range []string{"planned", "refused", "with surplus left", "of several classes", "in segments", "that would fit on a wider level", "with another plan"} {
 		if counts[name] < cases/50 {
 			t.Errorf("%d cases are %s; want at least %d of %d", counts[name], name, cases/50, cases)
 		}
 	}
+}
+
+// alternatives checks the further plans of a gang: they differ, are no better, place as many members, and keep the rules. It returns 1 if
+// there are some.
+func alternatives(t *testing.T, w *twin, planner *Planner, first Plan) int {
+	t.Helper()
+	plans, _, err := planner.Plans(w.topology, w.gang, 4)
+	if err != nil || len(plans) == 0 || !slices.Equal(plans[0].Nodes, first.Nodes) || len(plans) > 4 {
+		t.Fatalf("%d plans, %v: %+v; want the first to be %+v\n%+v", len(plans), err, plans, first, w.gang)
+	}
+	seen := map[string]bool{}
+	for i, p := range plans {
+		cost, ok := w.cost(p.Nodes, p.Level)
+		if text := fmt.Sprint(p.Nodes); seen[text] || !ok || cost != p.Cost || p.Placed != first.Placed || !w.together(p.Nodes, p.Level) {
+			t.Fatalf("plan %d of %+v: costs %+v (%v)\n%+v", i, plans, cost, ok, w.gang)
+		}
+		seen[fmt.Sprint(p.Nodes)] = true
+		if i > 0 && (p.Level > plans[i-1].Level || p.Level == plans[i-1].Level && p.Cost.less(plans[i-1].Cost)) {
+			t.Fatalf("plan %d is better than the one before: %+v\n%+v", i, plans, w.gang)
+		}
+	}
+	return min(1, len(plans)-1)
 }

@@ -84,16 +84,25 @@ func Ours(argv ...string) Kind {
       - name: BerthGangs
       - name: BerthPreemption
       - name: BerthBinding
+      - name: BerthPodGroups
+        weight: 2000000
       disabled:
       - name: DefaultPreemption
+      - name: TopologyPlacementGenerator
     queueSort:
       enabled:
       - name: BerthGangs
       disabled:
       - name: PrioritySort
+    preFilter:
+      enabled:
+      - name: BerthPodGroups
     postFilter:
       enabled:
       - name: ` + Plugin + `
+    podGroupPostFilter:
+      enabled:
+      - name: BerthPreemption
     bind:
       enabled:
       - name: BerthBinding
