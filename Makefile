@@ -8,7 +8,7 @@ RUN      ?= .
 export BIN SANDBOX PROFILE RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo stop test unit lint fuzz e2e soak bench bench-scheduler bench-scheduler-large build sandbox-build images push release generate clean
+.PHONY: help demo stop test unit lint fuzz e2e soak bench bench-scheduler bench-scheduler-gangs bench-scheduler-large build sandbox-build images push release generate clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1|/' | awk -F'|' '{printf "  make %-21s %s\n", $$1, $$2}'
@@ -40,8 +40,11 @@ soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; pr
 bench: ## Go benchmarks with the figures of docs/performance.md; RUN=pairs: only the calls in pairs, beside their bars
 	@hack/bench.sh
 
-bench-scheduler: ## berth-scheduler beside kube-scheduler, 500 nodes: pods per second, CPU time, memory, ratios (10 minutes)
+bench-scheduler: ## berth-scheduler beside kube-scheduler, 500 nodes, single pods and gangs: pods per second, CPU time, memory, ratios (10 minutes)
 	@hack/bench-scheduler.sh
+
+bench-scheduler-gangs: ## the loads of bench-scheduler with gangs, also berth-scheduler with Kubernetes' own gang scheduling (10 minutes)
+	@hack/bench-scheduler.sh gangs
 
 bench-scheduler-large: ## berth-scheduler with 5,000 nodes and 50,000 pods (some 15 minutes; 12 GiB of memory)
 	@hack/bench-scheduler.sh large

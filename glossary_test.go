@@ -52,6 +52,7 @@ var plainPackages = []string{
 	"internal/core/fleet",
 	"internal/core/why",
 	"internal/cluster/whyview",
+	"internal/cluster/gangplan",
 	"internal/cluster/gangview",
 	"internal/core/gate",
 	"internal/core/gpu",

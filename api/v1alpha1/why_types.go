@@ -17,6 +17,8 @@ type Why struct {
 	Sentence string `json:"sentence"`
 	// If says what was assumed by --if-gone and --gpus.
 	If string `json:"if,omitempty"`
+	// Gang is set when the answer is about a gang as a whole.
+	Gang *WhyGang `json:"gang,omitempty"`
 	// Nodes is how many nodes there are, Fits on which of them the pod fits now.
 	Nodes int      `json:"nodes"`
 	Fits  []string `json:"fits,omitempty"`
@@ -30,6 +32,27 @@ type Why struct {
 	SearchLimited bool `json:"searchLimited,omitempty"`
 	// Notes are further facts, one sentence each.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// WhyGang is a gang that an answer is about.
+type WhyGang struct {
+	// Key is its NAMESPACE/NAME, and Source the API by which its pods say that they are a gang: berth.dev, scheduling.x-k8s.io or
+	// scheduling.volcano.sh.
+	Key    string `json:"key"`
+	Source string `json:"source"`
+	// Min is how many members have to start together, 0 where that is not known. Done of them have succeeded.
+	Min  int32 `json:"min,omitempty"`
+	Done int32 `json:"done,omitempty"`
+	// Members is how many there are, and Placed how many of them have a node.
+	Members int `json:"members"`
+	Placed  int `json:"placed"`
+	// Level is the level of topology on which members fit, and Domain its domain where most of them do, Fit of them. Without a level it is
+	// the whole cluster.
+	Level  string `json:"level,omitempty"`
+	Domain string `json:"domain,omitempty"`
+	Fit    int    `json:"fit"`
+	// Reason is the code of the answer.
+	Reason string `json:"reason"`
 }
 
 // WhyGroup are nodes with the same worst thing in the way.

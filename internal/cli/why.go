@@ -32,11 +32,16 @@ func newWhyCommand(deps Deps) *cobra.Command {
 	var out output
 	var question whyQuestion
 	cmd := &cobra.Command{
-		Use:   "why POD | job/NAME",
-		Short: "Say why a pod waits, and the smallest change with which it would run",
+		Use:   "why POD | job/NAME | gang/NAME",
+		Short: "Say why a pod or a gang waits, and the smallest change with which it would run",
 		Long: `Say why a pod waits: one reason, what is in the way on the nodes, and the smallest changes with
 which the pod would fit, each checked against the changed cluster. For a Job, ReplicaSet or
 Deployment it is about its first pod that waits or, when it has none, why there is none.
+
+For a member of a gang, pods that start together or not at all, the answer is about the gang as a
+whole: how many of its members fit, where, and what the next one lacks. A gang can be asked about
+by a pod, by what created its pods (job/NAME, jobset/NAME, leaderworkerset/NAME), by podgroup/NAME
+or by gang/NAME, the value of berth.dev/pod-group.
 
 It reads the API server: the pod, all nodes and pods, the GPUNode objects of berth-agent, claims
 and quotas. The answer does not depend on which scheduler the pod has, nor on what that scheduler
@@ -50,7 +55,8 @@ The exit code is 0 when there is an answer, and 1 when there is no such object o
 cannot be read.`,
 		Example: `  berth why train-0 -n ml
   berth why ml/train-0                          the same
-  berth why job/train -n ml                     the first pod of the Job that waits
+  berth why job/train -n ml                     the first pod of the Job that waits, or its gang
+  berth why gang/train -n ml                    a gang: as a whole, from any of its members
   berth why train-0 --if-gone ml/notebook-7     what if that pod ended?
   berth why train-0 --gpus 2                    what if it requested 2 GPUs?
   berth why train-0 -o json | jq -r '.changes[0].message'`,
@@ -94,6 +100,8 @@ func kindNames() map[string]string {
 		"pod": kindPodOnly, "pods": kindPodOnly, "po": kindPodOnly, "job": kindJob, "jobs": kindJob, "job.batch": kindJob, "jobs.batch": kindJob,
 		"replicaset": kindReplicaSet, "replicasets": kindReplicaSet, "rs": kindReplicaSet, "replicaset.apps": kindReplicaSet,
 		"deployment": kindDeployment, "deployments": kindDeployment, "deploy": kindDeployment, "deployment.apps": kindDeployment,
+		"gang": kindGang, "podgroup": kindPodGroup, "podgroups": kindPodGroup, "jobset": kindJobSet, "jobsets": kindJobSet,
+		"leaderworkerset": kindLeaderWorkerSet, "leaderworkersets": kindLeaderWorkerSet, "lws": kindLeaderWorkerSet,
 	}
 }
 
@@ -102,7 +110,7 @@ func (q *whyQuestion) parse(text string, namespace func() string, changed bool) 
 		return usagef("--gpus %d: want 1 to 64", q.gpus)
 	}
 	if text == "" {
-		return usagef("want the name of a pod, or job/NAME")
+		return usagef("want the name of a pod, job/NAME or gang/NAME")
 	}
 	q.namespace, q.name = namespace(), text
 	if first, rest, ok := strings.Cut(text, "/"); ok {
@@ -143,6 +151,12 @@ func explainWhy(ctx context.Context, client dynamic.Interface, q whyQuestion, no
 // answerWhy answers from what was read.
 func answerWhy(ctx context.Context, objects *whyObjects, subject *whySubject, q *whyQuestion) (*v1alpha1.Why, error) {
 	var absent []why.Stop
+	if keys := gangKeys(objects, subject); len(keys) > 0 {
+		return answerGang(ctx, objects, subject, keys, q)
+	}
+	if byPods(subject.kind) {
+		return nil, noGang(objects, subject)
+	}
 	pod := subject.pod
 	if w := subject.workload; w != nil {
 		first, bound := w.Waiting(objects.Pods)
@@ -197,7 +211,7 @@ func whyObject(answer *why.Answer, subject *whySubject, pod *corev1.Pod, absent 
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindWhy), Subject: subject.title, Code: string(answer.Code), Sentence: answer.Sentence, If: answer.If,
 		Nodes: answer.Nodes, Fits: answer.Fitting, Notes: answer.Notes, SearchLimited: answer.Limited, NothingHelps: answer.Nothing(),
 	}
-	if len(absent) == 0 {
+	if len(absent) == 0 && pod != nil {
 		made.Pod = pod.Namespace + "/" + pod.Name
 	}
 	for i := range answer.Groups {
@@ -241,9 +255,13 @@ func whyText(w io.Writer, answer *v1alpha1.Why) error {
 		line("%s:", upperFirst(answer.If))
 	}
 	line("%s", answer.Sentence)
+	if answer.Gang != nil {
+		line("")
+		line("%s", gangLine(answer.Gang))
+	}
 	if len(answer.Groups) > 0 {
 		line("")
-		line("%d of %d nodes:", whyNodes(answer.Groups), answer.Nodes)
+		line("%d of %d nodes%s:", whyNodes(answer.Groups), answer.Nodes, placeOf(answer.Gang))
 	}
 	for i := range answer.Groups {
 		g := &answer.Groups[i]
@@ -274,6 +292,27 @@ func whyText(w io.Writer, answer *v1alpha1.Why) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// gangLine says what the gang is: "gang ml/train (berth.dev): 8 members, 3 of which have nodes; at least 8 start together".
+func gangLine(g *v1alpha1.WhyGang) string {
+	text := fmt.Sprintf("gang %s (%s): %d members", g.Key, g.Source, g.Members)
+	if g.Done > 0 {
+		text += fmt.Sprintf(" and %d that have succeeded", g.Done)
+	}
+	text += fmt.Sprintf(", %d of them with a node", g.Placed)
+	if g.Min > 0 {
+		text += fmt.Sprintf("; at least %d start together", g.Min)
+	}
+	return text
+}
+
+// placeOf says what the nodes that are listed have in common.
+func placeOf(g *v1alpha1.WhyGang) string {
+	if g == nil {
+		return ""
+	}
+	return " have no place for a member now"
 }
 
 func whyNodes(groups []v1alpha1.WhyGroup) (count int) {

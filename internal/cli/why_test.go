@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
 // updateWhy writes the expected output of the situations again.
@@ -49,8 +51,13 @@ func readSituation(t testing.TB, path string) situation {
 				s.forbid = strings.TrimSpace(kind)
 			}
 		}
+		// Numbers are those that a client decodes: int64.
 		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+		data, err := yaml.YAMLToJSON([]byte(document))
+		if err == nil {
+			err = object.UnmarshalJSON(data)
+		}
+		if err != nil {
 			t.Fatalf("%s: document %d: %v", path, i, err)
 		}
 		s.objects = append(s.objects, object)
@@ -74,6 +81,7 @@ func listKinds() map[schema.GroupVersionResource]string {
 		"/v1/nodes/Node", "/v1/pods/Pod", "/v1/events/Event", "/v1/resourcequotas/ResourceQuota", "berth.dev/v1alpha1/gpunodes/GPUNode", "batch/v1/jobs/Job",
 		"apps/v1/replicasets/ReplicaSet", "resource.k8s.io/v1/resourceclaims/ResourceClaim", "resource.k8s.io/v1/resourceslices/ResourceSlice",
 		"resource.k8s.io/v1/deviceclasses/DeviceClass", "resource.k8s.io/v1/devicetaintrules/DeviceTaintRule", "resource.k8s.io/v1/resourceclaimtemplates/ResourceClaimTemplate",
+		"scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup", "scheduling.volcano.sh/v1beta1/podgroups/PodGroup",
 	} {
 		part := strings.Split(text, "/")
 		kinds[schema.GroupVersionResource{Group: part[0], Version: part[1], Resource: part[2]}] = part[3] + "List"
@@ -92,6 +100,12 @@ func (s *situation) client() *fake.FakeDynamicClient {
 			return false, nil, nil
 		}
 		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New(`User "ada" cannot list resource`))
+	})
+	client.PrependReactor("get", "podgroups", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if s.forbid != "podgroups" {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "train", errors.New(`User "ada" cannot get resource`))
 	})
 	return client
 }
@@ -169,6 +183,37 @@ func TestWhySituations(t *testing.T) {
 				if diff := cmp.Diff(expected, bare); diff != "" {
 					t.Errorf("%s, without conditions (-want +got):\n%s", scheduler, diff)
 				}
+			}
+		})
+	}
+}
+
+// TestWhyGangObject checks what is printed of a gang with -o json.
+func TestWhyGangObject(t *testing.T) {
+	tests := map[string]v1alpha1.WhyGang{
+		"gang-rack":         {Key: "ml/train", Source: "berth.dev", Min: 4, Members: 4, Level: "rack", Domain: "rack-a", Fit: 3, Reason: "TopologyLevel"},
+		"gang-in-part":      {Key: "ml/train", Source: "berth.dev", Min: 2, Members: 2, Placed: 1, Fit: 1, Reason: "GangPlacedInPart"},
+		"gang-podgroup":     {Key: "ml/train", Source: "scheduling.x-k8s.io", Min: 3, Members: 3, Fit: 2, Reason: "GPUsInUse"},
+		"gang-fits":         {Key: "ml/train", Source: "berth.dev", Min: 3, Members: 3, Level: "rack", Domain: "rack-a", Fit: 3, Reason: "Fits"},
+		"gang-bad-input":    {Key: "ml/train", Source: "berth.dev", Members: 2, Reason: "GangInvalid"},
+		"gang-in-part-fits": {Key: "ml/train", Source: "berth.dev", Min: 2, Members: 2, Placed: 1, Level: "zone", Domain: "z1", Fit: 2, Reason: "GangPlacedInPart"},
+		"gang-no-podgroup":  {Key: "ml/train", Source: "scheduling.x-k8s.io", Members: 2, Reason: "PodGroupMissing"},
+		"gang-incomplete":   {Key: "ml/train", Source: "berth.dev", Min: 8, Members: 3, Reason: "GangIncomplete"},
+		"gang-two":          {Key: "ml/train", Source: "berth.dev", Min: 2, Members: 2, Reason: "GPUsInUse"},
+		"gang-surplus":      {Key: "ml/train", Source: "berth.dev", Min: 2, Members: 3, Placed: 2, Fit: 2, Reason: "GangSurplusWaits"},
+		"gang-no-level":     {Key: "ml/train", Source: "berth.dev", Min: 2, Members: 2, Level: "block", Reason: "TopologyLevelMissing"},
+		"gang-placed":       {Key: "ml/train", Source: "berth.dev", Min: 2, Members: 2, Placed: 2, Level: "zone", Domain: "z1", Fit: 2, Reason: "GangPlaced"},
+	}
+	for name, want := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := readSituation(t, "testdata/why/"+name+".yaml")
+			q := whyQuestion{kind: kindGang, namespace: "ml", name: "train"}
+			answer, err := explainWhy(t.Context(), s.client(), q, time.Date(2026, 11, 24, 6, 0, 0, 0, time.UTC))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&want, answer.Gang); diff != "" || answer.Code != want.Reason || answer.Kind != "Why" || answer.APIVersion == "" {
+				t.Errorf("code %s (-want +got):\n%s", answer.Code, diff)
 			}
 		})
 	}

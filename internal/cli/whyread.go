@@ -33,11 +33,12 @@ type whyReader struct {
 	now    time.Time
 }
 
-// whySubject is what was asked about: a pod, or what creates pods.
+// whySubject is what was asked about: a pod, what creates pods, or what is known by its pods alone.
 type whySubject struct {
-	title    string
-	pod      *corev1.Pod
-	workload *whyview.Workload
+	title, kind     string
+	namespace, name string
+	pod             *corev1.Pod
+	workload        *whyview.Workload
 }
 
 // whyObjects are the objects that were read.
@@ -67,6 +68,9 @@ func resourceOf(kind string) schema.GroupVersionResource {
 
 // subject reads what was asked about. A name without a kind is that of a pod or, if there is none, of a Job.
 func (r *whyReader) subject(ctx context.Context, q *whyQuestion) (*whySubject, error) {
+	if byPods(q.kind) {
+		return &whySubject{title: q.kind + " " + q.namespace + "/" + q.name, kind: q.kind, namespace: q.namespace, name: q.name}, nil
+	}
 	kinds := []string{q.kind}
 	if q.kind == "" {
 		kinds = []string{kindPodOnly, kindJob}
@@ -106,13 +110,13 @@ func (r *whyReader) decode(ctx context.Context, kind string, object *unstructure
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pod); err != nil {
 			return nil, fmt.Errorf("why: decode %s: %w", title, err)
 		}
-		return &whySubject{title: title, pod: pod}, nil
+		return &whySubject{title: title, kind: kind, namespace: pod.Namespace, name: pod.Name, pod: pod}, nil
 	}
 	w, err := r.workload(ctx, kind, object)
 	if err != nil {
 		return nil, fmt.Errorf("why: read %s: %w", title, err)
 	}
-	return &whySubject{title: title, workload: w}, nil
+	return &whySubject{title: title, kind: kind, namespace: w.Namespace, name: w.Name, workload: w}, nil
 }
 
 // workload decodes a Job, ReplicaSet or Deployment. Of a Deployment it is the newest of its ReplicaSets.
@@ -187,12 +191,7 @@ func listEvents(ctx context.Context, client dynamic.Interface, namespace, uid st
 func (r *whyReader) objects(ctx context.Context, subject *whySubject) (*whyObjects, error) {
 	o := &whyObjects{client: r.client}
 	o.Now = r.now
-	namespace := ""
-	if subject.pod != nil {
-		namespace = subject.pod.Namespace
-	} else {
-		namespace = subject.workload.Namespace
-	}
+	namespace := subject.namespace
 	var err error
 	if o.Nodes, err = listOf[corev1.Node](ctx, r.client, coreResource("nodes")); apierrors.IsForbidden(err) {
 		o.hidden = append(o.hidden, why.Stop{Code: why.Hidden, Names: []string{"Nodes"}, Text: denied(err)})

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
@@ -63,6 +64,61 @@ func BenchmarkWhy(b *testing.B) {
 		if answer := why.Explain(Build(o, &pod, nil)); answer.Code != why.Scattered || len(answer.Changes) < 3 {
 			b.Fatalf("%+v", answer)
 		}
+	}
+}
+
+// gangOf is a gang of so many members of 8 GPUs each, every second one of which has half of the CPU where there are two kinds.
+func gangOf(o *Objects, members, minimum, kinds int) why.GangInput {
+	var pods []*corev1.Pod
+	for i := range members {
+		pod := podOf(fmt.Sprintf("train-%d", i), "", "8")
+		pod.Labels = map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(minimum)}
+		if i%kinds > 0 {
+			pod.Spec.Containers[0].Resources.Limits["cpu"] = resource.MustParse("2")
+		}
+		pods = append(pods, &pod)
+	}
+	key := gangview.Key{Namespace: "ml", Name: "train"}
+	view := gangview.Build(key, pods, nil, gangview.DefaultLevels())
+	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels())
+	if err != nil {
+		panic(err)
+	}
+	return in
+}
+
+// BenchmarkWhyGang measures the answer about a gang that does not fit: of 10 members of 8 GPUs on 500 nodes of which pods have 7 of 8 GPUs,
+// on 500 nodes of which the largest has 4 GPUs, of more members than there are nodes, and of members of two kinds.
+func BenchmarkWhyGang(b *testing.B) {
+	small := fullCluster(500)
+	small.Pods = nil
+	for i := range small.Nodes {
+		small.Nodes[i].Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("4")
+		g := &small.GPUNodes[i].Status
+		g.Devices, g.Topology = g.Devices[:4], nil
+		for k := range g.Devices {
+			g.Devices[k].Holders = nil
+		}
+	}
+	for _, bench := range []struct {
+		name    string
+		objects *Objects
+		members int
+		kinds   int
+		want    why.Code
+	}{
+		{"full", fullCluster(500), 10, 1, why.Scattered},
+		{"small nodes", small, 10, 1, why.FewGPUs},
+		{"more than there are", fullCluster(500), 501, 1, why.FewGPUs},
+		{"two kinds", fullCluster(500), 10, 2, why.Scattered},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			for b.Loop() {
+				if answer := why.ExplainGang(gangOf(bench.objects, bench.members, bench.members, bench.kinds)); answer.Code != bench.want {
+					b.Fatalf("%s; want %s", answer.Code, bench.want)
+				}
+			}
+		})
 	}
 }
 

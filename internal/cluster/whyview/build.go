@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
@@ -44,25 +45,45 @@ type builder struct {
 	others []string
 	rules  rules
 	in     why.Input
+	// views are the nodes without what concerns the pod, by name.
+	views map[string]*nodeView
+}
+
+// nodeView is a node with the pods on it.
+type nodeView struct {
+	fleetview.View
+	pods     []*corev1.Pod
+	requests [][]fleet.Shape
 }
 
 // Build returns the values for a pod. served are resources of the pod that its claims serve, on all nodes; they do not count.
 func Build(objects *Objects, pod *corev1.Pod, served []string) why.Input {
-	b := builder{
-		objects: objects, pod: pod, hardware: map[string]*fleetview.Hardware{}, gpuNodes: map[string]*v1alpha1.GPUNode{},
-		resources: fleetview.Resources{}, byNode: map[string][]*corev1.Pod{}, served: map[string]bool{},
-	}
+	b := newBuilder(objects)
 	for _, name := range served {
 		b.served[name] = true
 	}
-	b.read()
-	b.in = why.Input{Notes: slices.Clone(objects.Notes), Pod: b.waiting()}
-	b.rules = rulesOf(pod, b.in.Pod.Requests[0])
-	if !objects.Now.IsZero() {
-		b.in.Now = objects.Now.Unix()
+	return b.build(pod)
+}
+
+func newBuilder(objects *Objects) *builder {
+	b := &builder{
+		objects: objects, hardware: map[string]*fleetview.Hardware{}, gpuNodes: map[string]*v1alpha1.GPUNode{}, resources: fleetview.Resources{},
+		byNode: map[string][]*corev1.Pod{}, served: map[string]bool{}, views: map[string]*nodeView{},
 	}
-	for i := range objects.Nodes {
-		b.node(&objects.Nodes[i])
+	b.read()
+	return b
+}
+
+// build returns the values for a pod, one after another for several.
+func (b *builder) build(pod *corev1.Pod) why.Input {
+	b.pod, b.others = pod, nil
+	b.in = why.Input{Notes: slices.Clone(b.objects.Notes), Pod: b.waiting()}
+	b.rules = rulesOf(pod, b.in.Pod.Requests[0])
+	if !b.objects.Now.IsZero() {
+		b.in.Now = b.objects.Now.Unix()
+	}
+	for i := range b.objects.Nodes {
+		b.node(&b.objects.Nodes[i])
 	}
 	return b.in
 }
@@ -192,18 +213,28 @@ func (b *builder) isOther(name corev1.ResourceName) bool {
 	return name != corev1.ResourceCPU && name != corev1.ResourceMemory && !b.resources.Is(name) && !b.served[string(name)]
 }
 
+// view returns a node without what concerns the pod.
+func (b *builder) view(n *corev1.Node) *nodeView {
+	if v := b.views[n.Name]; v != nil {
+		return v
+	}
+	v := &nodeView{pods: b.byNode[n.Name]}
+	input := fleetview.Input{Node: n, Hardware: b.hardware[n.Name], Resources: b.resources}
+	for _, p := range v.pods {
+		requests := b.resources.Requests(p)
+		input.CPU += requests[0].CPU
+		input.Memory += requests[0].Memory
+		input.Pods = append(input.Pods, fleetview.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Requests: requests})
+		v.requests = append(v.requests, requests)
+	}
+	v.View = fleetview.Build(input)
+	b.views[n.Name] = v
+	return v
+}
+
 // node adds a node and the pods on it.
 func (b *builder) node(n *corev1.Node) {
-	list := b.byNode[n.Name]
-	input := fleetview.Input{Node: n, Hardware: b.hardware[n.Name], Resources: b.resources}
-	requests := make([][]fleet.Shape, len(list))
-	for i, p := range list {
-		requests[i] = b.resources.Requests(p)
-		input.CPU += requests[i][0].CPU
-		input.Memory += requests[i][0].Memory
-		input.Pods = append(input.Pods, fleetview.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Requests: requests[i]})
-	}
-	view := fleetview.Build(input)
+	view := b.view(n)
 	made := why.Node{Node: view.Node, Note: view.Note, Silent: view.Silent(), Others: map[string]why.Other{}, Blocks: b.rules.blocks(n, b.gpuNodes[n.Name], &view.Node)}
 	made.Kind = kindOf(&view.Node)
 	made.Layouts = b.layouts(n.Name)
@@ -211,8 +242,8 @@ func (b *builder) node(n *corev1.Node) {
 		quantity := n.Status.Allocatable[corev1.ResourceName(name)]
 		made.Others[name] = why.Other{All: quantity.Value(), Free: quantity.Value()}
 	}
-	for i, p := range list {
-		h := b.holder(p, requests[i])
+	for i, p := range view.pods {
+		h := b.holder(p, view.requests[i])
 		for name, amount := range h.Others {
 			o := made.Others[name]
 			made.Others[name] = why.Other{All: o.All, Free: max(0, o.Free-amount)}
@@ -234,6 +265,9 @@ func (b *builder) holder(p *corev1.Pod, requests []fleet.Shape) why.Holder {
 	}
 	if p.Spec.Priority != nil {
 		h.Priority = *p.Spec.Priority
+	}
+	if key, ok := gangview.KeyOf(p); ok {
+		h.Gang = gangKey(key)
 	}
 	if len(b.others) == 1 {
 		return h

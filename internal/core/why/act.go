@@ -37,6 +37,9 @@ const (
 	// Repartition: an idle GPU gets other MIG devices. AddNode: a node like an existing one joins.
 	Repartition ActKind = "Repartition"
 	AddNode     ActKind = "AddNode"
+	// FewerMembers: the least number of members of a gang is smaller. OtherLevel: it requires another level, or none.
+	FewerMembers ActKind = "FewerMembers"
+	OtherLevel   ActKind = "OtherLevel"
 )
 
 // weight orders changes: the smallest one is that whose acts have the smallest sum. An end that is under way anyway is the least, then what
@@ -52,14 +55,14 @@ func (a *Act) weight() int {
 		return 1
 	case Uncordon, Tolerate, StartAgent:
 		return 2
-	case MakeReady, SelectLess, AcceptModel, RequestCPU, RequestMemory, RequestResource:
+	case OtherLevel, MakeReady, SelectLess, AcceptModel, RequestCPU, RequestMemory, RequestResource:
 		return 3
-	case RequestGPUs:
+	case RequestGPUs, FewerMembers:
 		return 5
 	case RepairGPU, RepairNode, Repartition:
 		return 6
 	case AddNode:
-		return 9
+		return 9 * int(max(1, a.Count))
 	case RelaxClaim:
 		return 5 + a.GPU
 	}
@@ -75,15 +78,18 @@ type Act struct {
 	Pod    string
 	Ending bool
 	Owner  string
+	// Gang is the Key of the gang that ends, for each of its pods.
+	Gang string
 	// Priority is that of the pod that ends.
 	Priority int32
 	// Key is the taint or label, the model, or the resource.
 	Key string
-	// Text is the clause of RelaxClaim.
+	// Text is the clause of RelaxClaim, and the level of OtherLevel that is required now.
 	Text string
-	// GPU is the position of the physical GPU on the node; of RelaxClaim it is the number of the relaxation.
+	// GPU is the position of the physical GPU on the node; of RelaxClaim it is the number of the relaxation, of OtherLevel the level.
 	GPU int
-	// Count is what is requested then: GPUs, thousandths of a core, MiB; of Repartition the MIG devices.
+	// Count is what is requested then: GPUs, thousandths of a core, MiB; of Repartition the MIG devices, of AddNode the nodes of a gang,
+	// of FewerMembers the members.
 	Count int64
 	// Was is what is requested now.
 	Was int64

@@ -12,6 +12,12 @@
 //     the search is within its limit, Answer.Limited says when it was not;
 //   - that no proposal means that no set of these changes helps.
 //
-// Which reason is the dominant one is decided in rank.go. The package does no I/O and reads no clock. It must not import anything but the
-// standard library, internal/core/fleet, internal/core/spelling and what is below them.
+// Which reason is the dominant one is decided in rank.go.
+//
+// ExplainGang answers for a gang as a whole, with the planner of internal/core/fleet/gang: a change is proposed only after the planner,
+// asked again of the changed values, has a plan. For a gang whose waiting members request the same, without segments, the changes of one
+// kind are the smallest ones with the members of at most one other gang; for the others no act of a set can be left out.
+//
+// The package does no I/O and reads no clock. It must not import anything but the standard library, internal/core/fleet,
+// internal/core/fleet/gang, internal/core/spelling and what is below them.
 package why

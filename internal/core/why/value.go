@@ -115,6 +115,8 @@ type Holder struct {
 	Ending, Permanent bool
 	// Claims is true for a pod that has ResourceClaims.
 	Claims bool
+	// Gang is the Key of the gang of which it is a member, or empty.
+	Gang string
 }
 
 // Devices are devices of an entry of a node.

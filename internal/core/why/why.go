@@ -24,6 +24,8 @@ type Answer struct {
 	Notes []string
 	// Changes are proposals, the smallest one first.
 	Changes []Change
+	// Gang is set in an answer about a gang.
+	Gang *GangFacts
 	// Limited is true when the search for the smallest change ended early: a smaller one is possible.
 	Limited  bool
 	searched bool

@@ -64,7 +64,8 @@ func (l *lab) runGangs(t *testing.T) (stop func()) {
 		l.report(makeGPUNode(nodes.Items[i].Name, "nvlink", healthy, nil))
 	}
 	return l.run(t, profileWithGangs, frameworkruntime.Registry{
-		placement.Name: l.factory.New, gangs.Name: gangs.NewFactory(gangs.Deps{Model: l.factory.Model(), Policy: l.factory.Policy, Clock: clock.RealClock{}}).New,
+		placement.Name: l.factory.New,
+		gangs.Name:     gangs.NewFactory(gangs.Deps{Model: l.factory.Model(), Policy: l.factory.Policy, Clock: clock.RealClock{}, Limits: l.limits}).New,
 	})
 }
 
@@ -284,6 +285,21 @@ func TestGangRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.all(t, "train", 2)
+}
+
+// TestGangLevels: the sentence has the names of levels.
+func TestGangLevels(t *testing.T) {
+	l := gangLab(t, 4)
+	l.runGangs(t)
+	l.create(t, "train", 3, 3, 4, annotated("berth.dev/topology-required", "rack"))
+	const want = "Unschedulable: 0/4 nodes are available: berth: gang ml/train waits as a whole: 3 members have to fit in one rack, and at most 2 do (rack-0); " +
+		"for the next one the nearest node is n0: 0 of its nvidia.com/gpu are free, the pod requests 4; it would fit in the whole fleet."
+	await(t, 10*time.Second, func() string {
+		if text := l.why(t, "train-0"); text != want {
+			return text
+		}
+		return ""
+	})
 }
 
 // TestGangsCompete: of gangs that do not fit together, one is placed whole and the other not at all.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -56,6 +57,11 @@ type lab struct {
 	reader  *fleetview.Reader
 	// refuse is asked before a binding; its error is that of the API server.
 	refuse func(*corev1.Binding) error
+	// lost is asked after a binding; its error is the answer although the pod is bound.
+	lost func(*corev1.Binding) error
+	// options are those of the scheduler, limits those of the plugin for gangs.
+	options []scheduler.Option
+	limits  gangs.Limits
 }
 
 func loadProfile(t testing.TB, text string) config.KubeSchedulerProfile {
@@ -95,11 +101,17 @@ func newLab(objects ...runtime.Object) *lab {
 		if err != nil {
 			return true, nil, err
 		}
+		if node := pod.(*corev1.Pod).Spec.NodeName; node != "" {
+			return true, nil, fmt.Errorf("pod %s is already assigned to node %q", binding.Name, node)
+		}
 		bound := pod.(*corev1.Pod).DeepCopy()
 		bound.Spec.NodeName = binding.Target.Name
 		bound.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 		err = l.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), bound, binding.Namespace)
 		l.bound <- binding.Target.Name
+		if err == nil && l.lost != nil {
+			err = l.lost(binding)
+		}
 		return true, binding, err
 	})
 	l.factory = placement.NewFactory(placement.Deps{Register: func(basemetrics.Registerable) error { return nil }})
@@ -112,9 +124,14 @@ func (l *lab) run(t testing.TB, profileText string, registry frameworkruntime.Re
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	informerFactory := informers.NewSharedInformerFactory(l.client, 0)
-	recorders := profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: l.client.EventsV1()}))
-	sched, err := scheduler.New(ctx, l.client, informerFactory, nil, recorders, scheduler.WithProfiles(loadProfile(t, profileText)),
-		scheduler.WithFrameworkOutOfTreeRegistry(registry), scheduler.WithPodInitialBackoffSeconds(1))
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: l.client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	recorders := profile.NewRecorderFactory(broadcaster)
+	options := append([]scheduler.Option{scheduler.WithProfiles(loadProfile(t, profileText)), scheduler.WithFrameworkOutOfTreeRegistry(registry),
+		scheduler.WithPodInitialBackoffSeconds(1)}, l.options...)
+	sched, err := scheduler.New(ctx, l.client, informerFactory, nil, recorders, options...)
 	if err != nil {
 		t.Fatal(err)
 	}

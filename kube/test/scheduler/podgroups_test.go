@@ -214,7 +214,7 @@ func TestPodGroupPlaces(t *testing.T) {
 				})
 				if last := fmt.Sprintf("train-%d", members-1); strings.HasSuffix(want, "-") {
 					await(t, 5*time.Second, func() string {
-						if got, why := l.why(t, last), "berth: gang ml/train has its least number of members, 4, and there is no room for more"; !strings.Contains(got, why) {
+						if got, why := l.why(t, last), "berth: gang ml/train has its least number of members, 4, and there is no capacity for more"; !strings.Contains(got, why) {
 							return fmt.Sprintf("the condition of %s is %q, want %q", last, got, why)
 						}
 						return ""
@@ -246,7 +246,7 @@ func TestPodGroupRefused(t *testing.T) {
 		want  string
 	}{
 		"with topology":          {topology, podGroup("train", 4, 4, 4), "berth: gang ml/train waits as a whole: 4 members have to fit together, and at most 3 do"},
-		"required":               {topology, inRack(podGroup("train", 2, 2, 4)), "berth: gang ml/train waits as a whole: 2 members have to fit in one topology.kubernetes.io/rack, and at most 1 do (rack-0)"},
+		"required":               {topology, inRack(podGroup("train", 2, 2, 4)), "berth: gang ml/train waits as a whole: 2 members have to fit in one rack, and at most 1 do (rack-0)"},
 		"without topology":       {on, podGroup("train", 4, 4, 4), "berth: gang ml/train waits as a whole: 4 members have to fit together, and at most 3 do"},
 		"nothing can end for it": {topology, prior(podGroup("train", 5, 5, 4)), "berth: gang ml/train waits as a whole: 5 members have to fit together, and at most 3 do"},
 		"bad annotation":         {topology, podGroup("train", 4, 4, 1, annotated("berth.dev/topology-segment-size", "many")), `berth: annotation berth.dev/topology-segment-size of pod train-0 is "many", not a whole number`},
@@ -403,8 +403,8 @@ func TestPodGroupDeterminism(t *testing.T) {
 	t.Log(first)
 }
 
-// TestPodGroupPredictions: the members of a group on one node are predicted to get the GPUs that the kubelet gives them in the order in which
-// they are bound, although each is reserved twice.
+// TestPodGroupPredictions: the members of a group on one node are predicted to get the GPUs that the kubelet gives them in the order in
+// which they are bound, although each is reserved twice.
 func TestPodGroupPredictions(t *testing.T) {
 	for _, m := range []mode{on, topology} {
 		t.Run(string(m), func(t *testing.T) {

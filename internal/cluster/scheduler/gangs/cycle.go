@@ -3,28 +3,15 @@ package gangs
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
-)
-
-const (
-	// permitLimit is how long a member waits for the others of its plan: they follow one another in the queue.
-	permitLimit = 10 * time.Second
-	// planLimit is how long a plan is kept of which not all members are reserved.
-	planLimit = permitLimit + 5*time.Second
-	// refusedFor is how long members repeat the refusal of the first one, which plans again whenever anything has changed.
-	refusedFor = 5 * time.Second
-	// maskLimit is how long it is remembered which nodes other plugins refuse.
-	maskLimit = 10 * time.Second
 )
 
 // cycle is what is known of the pod in a scheduling cycle.
@@ -53,6 +40,7 @@ func read(state fwk.CycleState) *cycle {
 
 // PreFilter plans the gang of a member, and lets it go only to its node.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	p.first.Do(func() { p.wait(ctx) })
 	key, member := keyOf(pod)
 	if !member {
 		if p.gangs.holds.count.Load() == 0 {
@@ -79,7 +67,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter refuses all nodes but that of the plan to a member, and to any pod what is held for members of other gangs.
-func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c := read(state)
 	if c == nil {
 		if data, err := state.Read(model.GangState + "/holds"); err == nil {
@@ -92,23 +80,39 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	if c.member && !c.probe && node.Node().Name != c.node {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node is not that of the gang's plan")
 	}
+	return p.lacks(c, pod, node)
+}
+
+// lacks refuses a node that has too little for a pod beside what is held there for other gangs.
+func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	p.gangs.mu.Lock()
 	defer p.gangs.mu.Unlock()
-	if name, of, lacks := p.gangs.holds.lacks(node, c.key, c.amounts); lacks {
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s is held for gang %s", name, of))
+	name, of, lacks := p.gangs.holds.lacks(node, c.key, c.amounts)
+	if !lacks {
+		return nil
 	}
-	return nil
+	if !c.member && len(p.gangs.blocked) < mostBlocked {
+		p.gangs.blocked[pod.UID] = pod
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s is held for gang %s", name, of))
 }
 
 // PostFilter learns which nodes the other plugins refuse when they have refused that of the plan, and has the gang planned again. It ends
-// the search of other plugins for pods to end: ending pods for one member is of no use.
+// the search of other plugins for pods to end: ending pods for one member is of no use. It also ends the nomination of a member, which
+// would keep others from a node without that the plan is for it.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	c := read(state)
-	if c == nil {
+	if _, member := keyOf(pod); !member {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
+	unnominated := &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}}
+	c := read(state)
+	if c == nil {
+		// Another plugin has refused it before it could be planned.
+		undo(p.handle, p.gangs.miss(pod))
+		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	}
 	if c.node == "" {
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	}
 	text := fmt.Sprintf("berth: gang %s is planned again, since %s was refused", c.key, c.node)
 	if status := refused.Get(c.node); status != nil && len(status.Reasons()) > 0 {
@@ -118,8 +122,27 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	undo(p.handle, p.gangs.again(pod, allowed))
-	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
+	undo(p.handle, p.gangs.again(pod, allowed, text))
+	return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
+}
+
+// miss notes that a member cannot be planned, and gives up a plan that has it.
+func (r *registry) miss(pod *v1.Pod) (out released) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil || g.pods[pod.UID] == nil {
+		return out
+	}
+	g.absent[pod.UID], g.refused = true, nil
+	if g.plan != nil && !g.plan.permitted && g.plan.nodes[pod.UID] != "" {
+		return r.release(g, "another plugin refuses "+pod.Name)
+	}
+	r.holds.remove(pod.UID)
+	if g.wake = (time.Time{}); len(r.leader(g)) > 0 {
+		g.wakeAt(r.clock.Now()) // The others may do without it.
+	}
+	return out
 }
 
 // probe returns the nodes that all plugins let the pod use.
@@ -144,7 +167,7 @@ func (p *Plugin) probe(ctx context.Context, state fwk.CycleState, c *cycle, pod 
 }
 
 // again notes which nodes members like the pod can use, and gives up the plan. The result is what has to be released.
-func (r *registry) again(pod *v1.Pod, allowed map[string]bool) released {
+func (r *registry) again(pod *v1.Pod, allowed map[string]bool, reason string) released {
 	text, err := gangplan.Signature(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,24 +175,14 @@ func (r *registry) again(pod *v1.Pod, allowed map[string]bool) released {
 	if g == nil || err != nil {
 		return released{}
 	}
-	g.masks[text] = mask{allowed: allowed, until: r.clock.Now().Add(maskLimit)}
+	g.masks[text] = mask{allowed: allowed, until: r.clock.Now().Add(r.limits.maskFor(g.failures))}
 	g.refused = nil
 	r.holds.remove(pod.UID)
-	return r.giveUp(g, pod.UID, "a node of the plan was refused")
-}
-
-// giveUp gives up the plan of a gang; of one that is being bound only what is planned for one member. The caller holds the lock.
-func (r *registry) giveUp(g *gang, pod types.UID, reason string) released {
-	if g.plan != nil && g.plan.permitted {
-		delete(g.plan.nodes, pod)
-		r.holds.remove(pod)
-		return released{pods: slices.DeleteFunc(r.pending(g), func(other *v1.Pod) bool { return other.UID != pod })}
+	if g.plan == nil || g.plan.permitted {
+		// It was tried again after its binding had failed.
+		return released{pods: append(r.finish(g, pod.UID), pod)}
 	}
-	out := r.release(g, reason)
-	if len(out.pods) == 0 {
-		out.pods = r.pending(g)
-	}
-	return out
+	return r.release(g, reason)
 }
 
 // validMasks returns the masks whose time is not over. The caller holds the lock.

@@ -15,6 +15,6 @@
 //   - that a gang that cannot be placed holds nothing, and that its members carry the reason in their condition;
 //   - that a gang with bad input waits with one event that says what is wrong, and delays nothing else.
 //
-// It must not import anything of Berth but internal/cluster/fleetview, gangview, the packages of the scheduler below it, and internal/core,
-// and of Kubernetes' scheduler only the public framework.
+// It must not import anything of Berth but internal/cluster/fleetview, gangplan, gangview, the packages of the scheduler below it, and
+// internal/core, and of Kubernetes' scheduler only the public framework.
 package gangs

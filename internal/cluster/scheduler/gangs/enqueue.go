@@ -8,6 +8,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
 // PreEnqueue keeps a member out of the queue until its gang can be placed as far as nodes do not matter.
@@ -33,14 +36,18 @@ func (r *registry) why(pod *v1.Pod) (text string, problem bool) {
 		}
 		return "", false
 	}
-	if g.view == nil && !g.ready && len(g.pods) < g.least {
+	if g.view == nil && !g.ready && len(g.pods) < g.least && g.least <= gangview.MaxMembers {
 		return "members of the gang do not exist yet", false
 	}
 	view := r.build(g)
-	if view.Problem != "" {
-		problem = g.told != view.Problem
-		g.told = view.Problem
-		return view.Problem, problem
+	text = view.Problem
+	if text == "" && gangplan.Least(view) > gangview.MaxMembers {
+		text = view.Waiting // No number of further pods helps.
+	}
+	if text != "" {
+		problem = g.told != text
+		g.told = text
+		return text, problem
 	}
 	g.told = ""
 	return view.Waiting, false
@@ -74,7 +81,7 @@ func (r *registry) place(entity fwk.QueuedEntityInfo) (since time.Time, gang, na
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g := r.of(pod); g != nil && !g.since.IsZero() {
-		return g.since, g.key.String(), pod.Name
+		return g.since, g.name, pod.Name
 	}
 	return since, "", pod.Name
 }
@@ -84,7 +91,7 @@ func (r *registry) place(entity fwk.QueuedEntityInfo) (since time.Time, gang, na
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: p.afterChange},
-		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodScaleDown | fwk.UpdatePodToleration}},
+		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodScaleDown | fwk.UpdatePodToleration | fwk.UpdatePodLabel}},
 		{
 			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
 			QueueingHintFn: p.afterChange,
@@ -93,26 +100,45 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 }
 
 // afterChange brings one member of a gang back: it plans for all of them, and brings the others back when there is a plan.
-func (p *Plugin) afterChange(_ klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
-	if p.gangs.leads(pod) {
+func (p *Plugin) afterChange(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.QueueingHint, error) {
+	gone, _ := old.(*v1.Pod)
+	if p.gangs.leads(pod, gone) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
 }
 
-// leads tells whether a pod is the first member of its gang that waits for a node, or of no gang.
-func (r *registry) leads(pod *v1.Pod) bool {
+// leads tells whether a change is one for a pod: it is the member that plans its gang, or of no gang. What is gone is a pod, nil where a
+// node has changed. What other plugins refuse may be another thing after the change, but for one: the end of a reservation is the end of
+// a plan, which comes as an event of a pod that is gone, too.
+func (r *registry) leads(pod, gone *v1.Pod) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
 	if g == nil {
 		return true
 	}
-	return r.first(g, pod)
+	reservation := false
+	if gone != nil {
+		if of := r.gangs[r.ofPod[gone.UID]]; of != nil {
+			known := of.pods[gone.UID]
+			reservation = known != nil && known.Spec.NodeName == ""
+			if reservation && of == g {
+				return false
+			}
+		}
+	}
+	if !r.first(g, pod) {
+		return false
+	}
+	if !reservation {
+		clear(g.masks)
+	}
+	return true
 }
 
-// first tells whether a pod is the first member of its gang that waits for a node. The caller holds the lock.
+// first tells whether a pod is the member of its gang that plans it. The caller holds the lock.
 func (r *registry) first(g *gang, pod *v1.Pod) bool {
-	list := r.pending(g)
+	list := r.leader(g)
 	return len(list) == 0 || list[0].UID == pod.UID
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
@@ -25,6 +27,7 @@ const askAgain = 15 * time.Second
 
 // followGroups follows the PodGroups of scheduler-plugins and Volcano, as soon as the API server serves them.
 func followGroups(ctx context.Context, handle fwk.Handle, r *registry, wake func([]*v1.Pod)) error {
+	logger := slog.New(logr.ToSlogHandler(klog.FromContext(ctx).WithName(Name)))
 	config := handle.KubeConfig()
 	if config == nil {
 		return nil
@@ -34,7 +37,7 @@ func followGroups(ctx context.Context, handle fwk.Handle, r *registry, wake func
 		return err
 	}
 	for _, source := range []gangview.Source{gangview.SchedulerPlugins, gangview.Volcano} {
-		f := &follower{source: source, client: client, gangs: r, wake: wake}
+		f := &follower{source: source, client: client, gangs: r, wake: wake, logger: logger}
 		go f.run(ctx)
 	}
 	return nil
@@ -46,6 +49,7 @@ type follower struct {
 	client dynamic.Interface
 	gangs  *registry
 	wake   func([]*v1.Pod)
+	logger *slog.Logger
 	failed sync.Map // errors that were logged
 }
 
@@ -83,7 +87,7 @@ func (f *follower) log(err error) {
 		return
 	}
 	if _, logged := f.failed.LoadOrStore(err.Error(), true); !logged {
-		slog.Warn("cannot follow PodGroups: gangs that need them wait", "apiGroup", f.source.String(), "error", err)
+		f.logger.Warn("cannot follow PodGroups: gangs that need them wait", "apiGroup", f.source.String(), "error", err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -38,6 +38,8 @@ type holds struct {
 	byNode map[string]map[types.UID]*hold
 	// count is how many there are, to read without the lock.
 	count *atomic.Int64
+	// freed counts the holds that have ended without that their place was taken.
+	freed uint64
 }
 
 func newHolds() holds {
@@ -45,7 +47,7 @@ func newHolds() holds {
 }
 
 func (h *holds) add(made *hold) {
-	h.remove(made.pod)
+	h.take(made.pod)
 	h.byPod[made.pod] = made
 	if h.byNode[made.node] == nil {
 		h.byNode[made.node] = map[types.UID]*hold{}
@@ -54,10 +56,18 @@ func (h *holds) add(made *hold) {
 	h.count.Store(int64(len(h.byPod)))
 }
 
+// remove ends a hold: its place is free for others.
 func (h *holds) remove(pod types.UID) {
+	if h.take(pod) != nil {
+		h.freed++
+	}
+}
+
+// take ends a hold whose place is taken, and returns it; nil for none.
+func (h *holds) take(pod types.UID) *hold {
 	old := h.byPod[pod]
 	if old == nil {
-		return
+		return nil
 	}
 	delete(h.byPod, pod)
 	delete(h.byNode[old.node], pod)
@@ -65,19 +75,24 @@ func (h *holds) remove(pod types.UID) {
 		delete(h.byNode, old.node)
 	}
 	h.count.Store(int64(len(h.byPod)))
+	return old
 }
 
-// found ends the hold of a lost member of a gang, that on the node if there is one.
-func (h *holds) found(key gangview.Key, node string) {
+// found ends the hold of a lost member of a gang, that on the node if there is one, and returns it; nil for none.
+func (h *holds) found(key gangview.Key, node string) *hold {
 	var best *hold
 	for _, held := range h.byPod {
 		if held.lost && held.gang == key && (best == nil || held.node == node && best.node != node || (held.node == node) == (best.node == node) && held.pod < best.pod) {
 			best = held
 		}
 	}
-	if best != nil {
-		h.remove(best.pod)
+	if best == nil {
+		return nil
 	}
+	if best.node != node {
+		h.freed++
+	}
+	return h.take(best.pod)
 }
 
 // dropLost ends the holds of all lost members of a gang.
@@ -89,16 +104,13 @@ func (h *holds) dropLost(key gangview.Key) {
 	}
 }
 
-// expire ends the holds whose time is over, and returns whether there were any.
-func (h *holds) expire(now time.Time) bool {
-	any := false
+// expire ends the holds whose time is over.
+func (h *holds) expire(now time.Time) {
 	for pod, held := range h.byPod {
 		if !held.until.IsZero() && now.After(held.until) {
 			h.remove(pod)
-			any = true
 		}
 	}
-	return any
 }
 
 // others returns what is held for other gangs than this one, in a fixed order.
@@ -122,7 +134,10 @@ func wanted(list []*hold, m *model.Model) []model.Held {
 
 // lacks returns the resource of which a node has too little for a pod beside what is held there for other gangs, and for which gang.
 func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceList) (v1.ResourceName, gangview.Key, bool) {
-	taken, of := v1.ResourceList{}, gangview.Key{}
+	if h.byNode[node.Node().Name] == nil {
+		return "", gangview.Key{}, false
+	}
+	taken := v1.ResourceList{}
 	for _, held := range h.byNode[node.Node().Name] {
 		if held.gang == key {
 			continue
@@ -132,20 +147,27 @@ func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceLi
 			sum.Add(amount)
 			taken[name] = sum
 		}
-		if of == (gangview.Key{}) || held.gang.String() < of.String() {
-			of = held.gang
-		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
 		amount, held := amounts[name], taken[name]
 		if held.IsZero() || amount.IsZero() {
 			continue
 		}
-		if free := gangplan.Free(node, name); free.Cmp(sum(amount, held)) < 0 {
-			return name, of, true
+		if free := gangplanner.Free(node, name); free.Cmp(sum(amount, held)) < 0 {
+			return name, h.firstOn(node.Node().Name, key), true
 		}
 	}
-	return "", of, false
+	return "", gangview.Key{}, false
+}
+
+// firstOn returns the first other gang by name for which something is held on a node.
+func (h *holds) firstOn(node string, key gangview.Key) (first gangview.Key) {
+	for _, held := range h.byNode[node] {
+		if held.gang != key && (first == (gangview.Key{}) || held.gang.String() < first.String()) {
+			first = held.gang
+		}
+	}
+	return first
 }
 
 func sum(a, b resource.Quantity) resource.Quantity {

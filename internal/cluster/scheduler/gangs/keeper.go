@@ -13,13 +13,9 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
-)
 
-const (
-	// look is how often the keeper looks.
-	look = time.Second
-	// releaseAfter is how long a gang can be bound in part before its members are deleted.
-	releaseAfter = 20 * time.Second
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
 // keeper releases gangs that are bound in part and cannot be completed. It is woken by a clock, deletes the members of such gangs, and
@@ -31,7 +27,7 @@ type keeper struct {
 }
 
 func (k *keeper) run(ctx context.Context) {
-	ticker := k.clock.NewTicker(look)
+	ticker := k.clock.NewTicker(k.gangs.limits.Look)
 	defer ticker.Stop()
 	for {
 		select {
@@ -46,8 +42,18 @@ func (k *keeper) run(ctx context.Context) {
 // once ends holds whose time is over, and releases the gangs whose time is over.
 func (k *keeper) once(ctx context.Context) {
 	released, lost := k.gangs.overdue()
+	for _, waits := range k.gangs.incomplete() {
+		k.handle.EventRecorder().Eventf(waits.pods[0], nil, v1.EventTypeNormal, "GangWaiting", "Scheduling", "%s", waits.text)
+	}
 	for _, out := range released {
 		undo(k.handle, out)
+	}
+	var waiting []fwk.WaitingPod
+	k.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) { waiting = append(waiting, w) })
+	for _, w := range waiting {
+		if k.gangs.stray(w.GetPod()) {
+			w.Reject(Name, "the plan of the gang was given up")
+		}
 	}
 	for _, l := range lost {
 		for _, pod := range l.pods {
@@ -60,7 +66,26 @@ func (k *keeper) once(ctx context.Context) {
 	}
 }
 
-// partly is a gang that is released.
+// incomplete returns the gangs that wait for members, each once, with its first member of this scheduler: before the queue pods have no
+// condition that says so.
+func (r *registry) incomplete() (list []partly) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	for _, g := range r.gangs {
+		if g.ready || g.said || now.Sub(g.seen) < r.limits.Say {
+			continue
+		}
+		g.said = true
+		if view := r.build(g); view.Waiting != "" && len(view.Members) > 0 && r.ours(view.Members[0]) {
+			list = append(list, partly{pods: view.Members[:1], text: view.Waiting})
+		}
+	}
+	slices.SortFunc(list, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
+	return list
+}
+
+// partly are members of a gang, and what an event says of it.
 type partly struct {
 	pods []*v1.Pod
 	text string
@@ -72,51 +97,86 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	expired := r.holds.expire(now)
-	for _, g := range slices.SortedFunc(maps.Values(r.gangs), func(a, b *gang) int { return cmp.Compare(a.key.String(), b.key.String()) }) {
+	r.holds.expire(now)
+	for _, g := range r.gangs {
 		if g.dirty {
 			r.note(g)
 		}
-		if g.plan != nil && !g.plan.permitted && now.Sub(g.plan.made) > planLimit {
-			again = append(again, r.release(g, "not all members were reserved in time"))
-		} else if expired && g.ready && g.plan == nil {
-			if list := r.pending(g); len(list) > 0 {
-				again = append(again, released{pods: list[:1]})
-			}
+		again = append(again, r.late(g, now)...)
+		if l, over := r.partly(g, now); over {
+			lost = append(lost, l)
 		}
-		if g.partial.IsZero() || g.whole || now.Sub(g.partial) < releaseAfter || g.replaces() {
-			continue
-		}
-		view := r.build(g)
-		l := partly{}
-		for _, pod := range view.Members {
-			if pod.Spec.NodeName != "" {
-				l.pods = append(l.pods, pod)
-			}
-		}
-		l.text = fmt.Sprintf("gang %s has %d of at least %d members on nodes, and the others did not get theirs within %v: its members are deleted, so that they hold nothing",
-			g.key, len(l.pods), least(view), releaseAfter)
-		lost = append(lost, l)
-		g.partial = now // Again, if a deletion fails.
 	}
+	if len(r.blocked) > 0 && r.holds.freed != r.unblocked {
+		again = append(again, released{pods: slices.Collect(maps.Values(r.blocked))})
+		clear(r.blocked)
+	}
+	r.unblocked = r.holds.freed
+	slices.SortFunc(lost, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
 	return again, lost
 }
 
-// replaces tells whether the members without a node were created after the others were bound: they take the place of members of a gang
-// that was whole, which goes on. The caller holds the lock.
-func (g *gang) replaces() bool {
-	var bound time.Time
-	for _, pod := range g.pods {
-		for i := range pod.Status.Conditions {
-			if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue && c.LastTransitionTime.After(bound) {
-				bound = c.LastTransitionTime.Time
+// late gives up a plan that makes no progress, and returns the members of a gang that are to be tried again. The caller holds the lock.
+func (r *registry) late(g *gang, now time.Time) (again []released) {
+	if g.plan != nil && !g.plan.permitted && now.Sub(g.plan.progress) > r.limits.Reserve {
+		for uid := range g.plan.nodes {
+			if !g.plan.reserved[uid] {
+				g.absent[uid] = true
 			}
 		}
+		again = append(again, r.release(g, "not all members were reserved in time"))
 	}
-	for _, pod := range g.pods {
-		if pod.Spec.NodeName == "" && !pod.CreationTimestamp.After(bound) {
-			return false
+	if !g.woken(now, r.holds.freed) {
+		return again
+	}
+	pods := r.leader(g)
+	if len(pods) == 0 && g.plan == nil {
+		pods = r.pending(g) // None came when it was its turn.
+	}
+	if g.ready && len(pods) > 0 {
+		again = append(again, released{pods: pods})
+	}
+	return again
+}
+
+// woken tells whether a member is to be brought back to plan the gang, once. The caller holds the lock.
+func (g *gang) woken(now time.Time, freed uint64) bool {
+	woken := false
+	if !g.wake.IsZero() && !now.Before(g.wake) {
+		g.wake, woken = time.Time{}, true
+	}
+	if g.afterHold && g.freed != freed {
+		g.afterHold, woken = false, true
+	}
+	if g.afterPlan && g.plan == nil {
+		g.afterPlan, woken = false, true
+	}
+	return woken
+}
+
+// partly returns the members of a gang that has been bound in part for too long. The caller holds the lock.
+func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
+	if g.partial.IsZero() || g.whole || now.Sub(g.partial) < r.limits.Release {
+		return l, false
+	}
+	view := r.build(g)
+	if len(view.Members) == 0 || !r.ours(view.Members[0]) || !g.followed && r.wasWhole(view) {
+		return l, false
+	}
+	for _, pod := range view.Members {
+		if pod.Spec.NodeName != "" {
+			l.pods = append(l.pods, pod)
 		}
 	}
-	return true
+	l.text = fmt.Sprintf("gang %s has %d of at least %d members on nodes, and the others did not get theirs within %v: its members are deleted, so that they hold nothing",
+		g.name, len(l.pods), gangplan.Least(view), r.limits.Release)
+	g.partial = now // Again, if a deletion fails.
+	return l, true
+}
+
+// wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too,
+// where its members were bound long before this scheduler started.
+func (r *registry) wasWhole(view *gangview.Gang) bool {
+	whole, bound := gangplan.WasWhole(view)
+	return whole || bound.Time.Before(r.started.Add(-r.limits.Outage))
 }

@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
-// rebindLimit is how long the place of a member is held whose binding failed.
-const rebindLimit = 30 * time.Second
+// permitLimit is how long a member waits for the others of its plan if nothing else ends the wait: the keeper ends it much earlier.
+const permitLimit = 10 * time.Minute
 
 // Reserve ends the hold of a member: the scheduler's own snapshot counts it now.
 func (p *Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
@@ -39,11 +39,12 @@ func (r *registry) reserve(pod *v1.Pod, node string) (others []*v1.Pod, ok bool)
 	if held == nil || held.node != node {
 		return nil, false
 	}
-	r.holds.remove(pod.UID)
+	r.holds.take(pod.UID)
 	if g.plan == nil {
 		// Its binding had failed, and the plan of the others is done.
-		g.plan = &plan{nodes: map[types.UID]string{pod.UID: node}, reserved: map[types.UID]bool{}, permitted: true, made: r.clock.Now()}
+		g.plan = &plan{nodes: map[types.UID]string{pod.UID: node}, reserved: map[types.UID]bool{}, permitted: true}
 	}
+	g.plan.progress = r.clock.Now()
 	g.plan.nodes[pod.UID] = node
 	first := len(g.plan.reserved) == 0
 	g.plan.reserved[pod.UID] = true
@@ -63,7 +64,10 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	if _, member := keyOf(pod); !member {
 		return nil, 0
 	}
-	waiting, complete := p.gangs.permit(pod)
+	waiting, complete, ok := p.gangs.permit(pod)
+	if !ok {
+		return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang was given up"), 0
+	}
 	if !complete {
 		return fwk.NewStatus(fwk.Wait, "other members of the gang are not reserved yet"), permitLimit
 	}
@@ -75,26 +79,39 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	return nil, 0
 }
 
-// permit returns the members that wait, once all of the plan are reserved.
-func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete bool) {
+// permit returns the members that wait, once all of the plan are reserved. The result is not ok if the plan has ended since the member was
+// reserved.
+func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
-	if g == nil || g.plan == nil {
-		return nil, false
+	if g == nil || g.plan == nil || !g.plan.reserved[pod.UID] {
+		return nil, false, false
 	}
 	for uid := range g.plan.nodes {
 		if !g.plan.reserved[uid] {
-			return nil, false
+			return nil, false, true
 		}
 	}
-	g.plan.permitted = true
+	g.plan.permitted, g.plan.replaced = true, nil
+	g.failures = 0
 	for uid := range g.plan.reserved {
 		if uid != pod.UID {
 			waiting = append(waiting, uid)
 		}
 	}
-	return waiting, true
+	return waiting, true, true
+}
+
+// stray tells whether a member that waits at Permit is in no plan: the plan ended between Permit and its wait.
+func (r *registry) stray(pod *v1.Pod) bool {
+	if _, member := keyOf(pod); !member {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	return g == nil || g.plan == nil || !g.plan.reserved[pod.UID]
 }
 
 // PostBind notes that a member is bound.
@@ -110,28 +127,40 @@ func (r *registry) bind(pod *v1.Pod, node string) []*v1.Pod {
 	if g == nil {
 		return nil
 	}
+	delete(g.failing, pod.UID)
 	if known := g.pods[pod.UID]; known != nil && known.Spec.NodeName == "" {
 		g.bound[pod.UID] = node
 	}
-	had := g.plan != nil
-	r.done(g, pod.UID)
-	if list := r.pending(g); had && g.plan == nil && len(list) > 0 {
-		return list[:1]
-	}
-	return nil
+	return r.finish(g, pod.UID)
 }
 
-// done takes a member from the plan, and ends the plan with the last one. The caller holds the lock.
-func (r *registry) done(g *gang, pod types.UID) {
+// placed notes that a member has a node. The caller holds the lock.
+func (r *registry) placed(g *gang, pod types.UID) released {
+	if g.plan != nil && g.plan.nodes[pod] != "" && !g.plan.permitted {
+		r.holds.remove(pod)
+		return r.release(g, "something else has bound a member")
+	}
+	return released{pods: r.finish(g, pod)}
+}
+
+// finish takes a member from the plan, and ends the plan with the last one. It then returns the first of those that came too late for the
+// plan. The caller holds the lock.
+func (r *registry) finish(g *gang, pod types.UID) []*v1.Pod {
+	held := r.holds.byPod[pod] != nil
 	r.holds.remove(pod)
-	if g.plan == nil {
-		return
+	if g.plan == nil && held {
+		return r.leader(g) // Its binding had failed, and others came to be planned before it was tried again.
+	}
+	if g.plan == nil || g.plan.nodes[pod] == "" {
+		return nil
 	}
 	delete(g.plan.nodes, pod)
 	delete(g.plan.reserved, pod)
-	if len(g.plan.nodes) == 0 {
-		g.plan = nil
+	if len(g.plan.nodes) > 0 {
+		return nil
 	}
+	g.plan = nil
+	return r.leader(g)
 }
 
 // Unreserve releases the whole gang when a member is refused before all are reserved. When the binding of a member fails, its place is
@@ -153,12 +182,17 @@ func (r *registry) unreserve(pod *v1.Pod, node string) released {
 	if !g.plan.permitted {
 		return r.release(g, "another member of the gang was refused")
 	}
-	r.done(g, pod.UID)
-	if g.pods[pod.UID] == nil {
-		return released{}
+	out := released{pods: r.finish(g, pod.UID)}
+	known := g.pods[pod.UID]
+	if known == nil {
+		return out // It was deleted.
 	}
-	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(rebindLimit),
-	})
-	return released{pods: []*v1.Pod{g.pods[pod.UID]}}
+	if g.failing[pod.UID].IsZero() {
+		g.failing[pod.UID] = r.clock.Now()
+	}
+	if until := g.failing[pod.UID].Add(r.limits.Rebind); r.clock.Now().Before(until) {
+		r.holds.add(&hold{pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: until})
+	}
+	out.pods = append(out.pods, known)
+	return out
 }

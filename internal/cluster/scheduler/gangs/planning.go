@@ -2,13 +2,15 @@ package gangs
 
 import (
 	"fmt"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // question is what to plan: a copy of what the registry knows of a gang.
@@ -16,9 +18,27 @@ type question struct {
 	key     gangview.Key
 	view    *gangview.Gang
 	bound   map[types.UID]string
+	absent  map[types.UID]bool
 	masks   map[string]mask
 	held    []*hold
 	version uint64
+	freed   uint64
+}
+
+// members are those that are planned: bound ones, and those that can be given a node now.
+func (q *question) members() (list, absent []*v1.Pod) {
+	for _, pod := range q.view.Members {
+		switch {
+		case q.bound[pod.UID] != "":
+			list = append(list, pod)
+		case len(pod.Spec.SchedulingGates) > 0:
+		case q.absent[pod.UID]:
+			absent = append(absent, pod)
+		default:
+			list = append(list, pod)
+		}
+	}
+	return list, absent
 }
 
 // decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state.
@@ -28,35 +48,18 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, e
 	g := r.of(pod)
 	if g == nil {
 		r.mu.Unlock()
-		return "", "the gang of the pod is not known", nil
+		return "", unknownGang, nil
 	}
-	r.holds.expire(r.clock.Now())
-	view := r.build(g)
-	if !ready(view) {
+	node, text = r.known(g, pod, p.model.Version())
+	if node != "" || text != "" {
 		r.mu.Unlock()
-		return "", view.Problem + view.Waiting, nil
+		return node, text, nil
 	}
-	if g.plan != nil {
-		if node := g.plan.nodes[pod.UID]; node != "" {
-			r.mu.Unlock()
-			return node, "", nil
-		}
-		if !g.plan.permitted {
-			// A member that the plan does not have: there was no room for it, or it is new. It is planned once the others are bound.
-			r.mu.Unlock()
-			return "", "the other members of the gang are being placed", nil
-		}
+	q := question{
+		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()), held: r.holds.others(g.key),
+		version: p.model.Version(), freed: r.holds.freed,
 	}
-	if held := r.holds.byPod[pod.UID]; held != nil {
-		r.mu.Unlock()
-		return held.node, "", nil
-	}
-	if g.refused != nil && (g.refused.version == p.model.Version() || r.clock.Since(g.refused.at) < refusedFor && !r.first(g, pod)) {
-		text = g.refused.text
-		r.mu.Unlock()
-		return "", text, nil
-	}
-	q := question{key: g.key, view: view, bound: g.nodes(), masks: g.validMasks(r.clock.Now()), held: r.holds.others(g.key), version: p.model.Version()}
+	changes := g.changes
 	r.mu.Unlock()
 
 	planned, text, err := p.plan(&q, nodes)
@@ -65,18 +68,70 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, e
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gangs[q.key] != g || g.view != view {
+	if r.gangs[q.key] != g {
+		return "", unknownGang, nil
+	}
+	if g.changes != changes {
+		g.wakeAt(r.clock.Now())
 		return "", "the gang has changed while it was planned", nil
 	}
+	node, text = r.answer(g, pod, &q, planned, text)
+	return node, text, nil
+}
+
+// unknownGang is why a member waits whose gang has ended in between.
+const unknownGang = "the gang of the pod is not known"
+
+// known returns the node of a member, or why it has none, as far as that is known without a plan. The caller holds the lock.
+func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text string) {
+	now := r.clock.Now()
+	r.holds.expire(now)
+	if g.absent[pod.UID] {
+		delete(g.absent, pod.UID)
+		g.refused = nil
+	}
+	if view := r.build(g); !ready(view) {
+		return "", view.Problem + view.Waiting
+	}
+	if g.plan != nil {
+		if node := g.plan.nodes[pod.UID]; node != "" {
+			return node, ""
+		}
+		// A member that the plan does not have: there was no capacity for it, or it is new. It is planned once the others are bound.
+		g.afterPlan = true
+		return "", "the other members of the gang are being placed"
+	}
+	if held := r.holds.byPod[pod.UID]; held != nil {
+		return held.node, ""
+	}
+	if now.Before(g.next) {
+		return "", fmt.Sprintf("gang %s is planned again in a moment, since the last %d plans could not be carried out: %s", g.name, g.failures, g.failure)
+	}
+	if f := g.refused; f != nil && (f.version == version && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
+		return "", f.text
+	}
+	return "", ""
+}
+
+// answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
+func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
+	if text == "" && len(planned) == 0 {
+		text = fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", g.name, q.view.Min)
+	}
 	if text != "" {
-		g.refused = &refused{version: q.version, at: r.clock.Now(), text: text}
-		return "", text, nil
+		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
+		g.afterHold, g.freed = len(q.held) > 0, q.freed
+		for _, m := range q.masks {
+			g.wakeAt(m.until)
+		}
+		return "", text
 	}
 	if node = planned[pod.UID].Node; node == "" {
-		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is no room for more", g.key, view.Min), nil
+		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
+		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, q.view.Min)
 	}
 	r.adopt(g, planned)
-	return node, "", nil
+	return node, ""
 }
 
 // nodes are those of the members that have one, as far as this scheduler knows. The caller holds the lock.
@@ -89,44 +144,48 @@ func (g *gang) nodes() map[types.UID]string {
 			nodes[uid] = node
 		}
 	}
-	if g.plan != nil {
-		for uid, node := range g.plan.nodes {
-			nodes[uid] = node
-		}
-	}
 	return nodes
 }
 
 // adopt keeps a plan, and holds its places. The caller holds the lock.
-func (r *registry) adopt(g *gang, planned map[types.UID]gangplan.Place) {
-	if g.plan == nil {
-		g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, made: r.clock.Now()}
-	}
+func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
+	g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: r.clock.Now()}
 	g.refused = nil
+	if len(g.nodes()) == 0 {
+		g.whole, g.followed = false, true
+	}
 	for uid, at := range planned {
 		g.plan.nodes[uid] = at.Node
-		r.holds.found(g.key, at.Node)
+		if lost := r.holds.found(g.key, at.Node); lost != nil {
+			g.plan.replaced = append(g.plan.replaced, lost)
+		}
 		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
 	}
 }
 
-// plan plans a gang: the node of each member that has none and for which there is room, or why there is no plan.
-func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan.Place, string, error) {
+// plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
+func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
+	view := *q.view
+	var absent []*v1.Pod
+	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
+		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
+	}
 	allowed := map[string]map[string]bool{}
 	for text, m := range q.masks {
 		allowed[text] = m.allowed
 	}
-	answer, err := p.planner.Plan(&gangplan.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, Members: q.view.Members, Min: least(q.view), Topology: q.view.Topology, Bound: q.bound,
-		Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Plans: 1,
+	answer, err := p.planner.Plan(&gangplanner.Question{
+		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Plans: 1,
 	})
 	switch {
 	case err != nil:
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)
 	case answer.Problem != "":
 		return nil, answer.Problem, nil
+	case answer.Gone > 0:
+		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %d of its members are on nodes that do not exist", q.key, answer.Gone), nil
 	case answer.Refusal != nil:
-		return nil, gangplan.Sentence(q.key, answer.Refusal), nil
+		return nil, gangplanner.Sentence(q.key, answer.Refusal, p.gangs.levels), nil
 	}
 	return answer.Plans[0].Places, "", nil
 }

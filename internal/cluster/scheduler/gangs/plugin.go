@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,7 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -29,14 +30,16 @@ type Deps struct {
 	// Policy returns the policy of a profile.
 	Policy func(profile string) string
 	Clock  clock.WithTicker
+	Limits Limits
 }
 
 // Factory makes the plugins of a scheduler, one per profile. They share the gangs.
 type Factory struct {
 	deps Deps
 
-	mu    sync.Mutex
-	gangs *registry
+	mu     sync.Mutex
+	gangs  *registry
+	synced cache.InformerSynced
 }
 
 // NewFactory returns a factory.
@@ -44,11 +47,25 @@ func NewFactory(deps Deps) *Factory { return &Factory{deps: deps} }
 
 // Plugin is the plugin of one profile.
 type Plugin struct {
-	handle  fwk.Handle
-	model   *model.Model
-	gangs   *registry
-	planner gangplan.Planner
+	handle fwk.Handle
+	model  *model.Model
+	gangs  *registry
+	// planner plans gangs.
+	planner gangplanner.Planner
 	policy  func() string
+	// synced tells whether the registry has all pods; it is waited for once.
+	synced cache.InformerSynced
+	first  sync.Once
+}
+
+// firstWait is how long the first decision waits for the pods.
+const firstWait = 5 * time.Second
+
+// wait waits until all pods are known: what is planned beside bound members must not be planned before these are known.
+func (p *Plugin) wait(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstWait)
+	defer cancel()
+	cache.WaitForCacheSync(ctx.Done(), p.synced)
 }
 
 var (
@@ -74,7 +91,8 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
 	}
 	profile := handle.ProfileName()
-	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, planner: gangplan.Planner{Model: f.deps.Model}, policy: func() string { return f.deps.Policy(profile) }}
+	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, planner: gangplanner.Planner{Model: f.deps.Model}, synced: f.synced, policy: func() string { return f.deps.Policy(profile) }}
+	p.gangs.serve(profile)
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.planner.Claims = claims.New(manager, f.deps.Model)
 	}
@@ -88,9 +106,9 @@ func (f *Factory) start(ctx context.Context, levels gangview.Levels, handle fwk.
 	if f.gangs != nil {
 		return nil
 	}
-	r := newRegistry(levels, f.deps.Clock, f.deps.Model.Requests)
+	r := newRegistry(levels, f.deps.Clock, f.deps.Limits, f.deps.Model.Requests)
 	wake := func(pods []*v1.Pod) { activate(handle, pods) }
-	_, err := handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registration, err := handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if pod, ok := object.(*v1.Pod); ok {
 				undo(handle, r.set(pod))
@@ -118,7 +136,7 @@ func (f *Factory) start(ctx context.Context, levels gangview.Levels, handle fwk.
 	}
 	k := &keeper{gangs: r, handle: handle, clock: f.deps.Clock}
 	go k.run(ctx)
-	f.gangs = r
+	f.gangs, f.synced = r, registration.HasSynced
 	return nil
 }
 

@@ -1,15 +1,17 @@
 package gangs
 
 import (
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -17,48 +19,86 @@ import (
 type registry struct {
 	clock  clock.PassiveClock
 	levels gangview.Levels
+	limits Limits
 	// requests returns what a pod requests of GPUs. Any goroutine may call it.
 	requests func(*v1.Pod) []fleet.Shape
+	// started is when the scheduler started.
+	started time.Time
 
 	mu     sync.Mutex // guards the fields below and all gangs
 	gangs  map[gangview.Key]*gang
 	ofPod  map[types.UID]gangview.Key
 	groups map[gangview.Key]*gangview.Group
 	holds  holds
+	// schedulers are the names of the profiles: gangs of other schedulers are none of its business.
+	schedulers map[string]bool
+	// blocked are pods of no gang that were refused because of a hold.
+	blocked map[types.UID]*v1.Pod
+	// unblocked is how many holds had ended when they were tried again last.
+	unblocked uint64
 }
+
+// mostBlocked bounds the pods that come back when a hold ends. The others come back by the events of the scheduler.
+const mostBlocked = 10_000
 
 // gang is what is known of one.
 type gang struct {
-	key  gangview.Key
+	key gangview.Key
+	// name is that of the key, which is costly to make.
+	name string
 	pods map[types.UID]*v1.Pod
 	// bound are the nodes of pods that this scheduler has bound, until the API server says so.
 	bound map[types.UID]string
-	// view is made of the pods and the PodGroup when it is asked for; nil after a change.
-	view *gangview.Gang
-	// ready is true where the members could be placed at the last look, least is how many pods that takes, and dirty is true from a change
-	// until note.
+	// failing is since when the binding of a member fails.
+	failing map[types.UID]time.Time
+	// absent are members that did not come to be planned when it was their turn: another plugin keeps them from it.
+	absent map[types.UID]bool
+	// view is made of the pods and the PodGroup when it is asked for; nil after a change. changes counts the changes that matter to a plan.
+	view    *gangview.Gang
+	changes uint64
+	// ready is true where the members could be placed at the last look, least is how many pods that takes, 0 where it is not known, and
+	// dirty is true from a change until note.
 	ready, dirty bool
 	least        int
+	// minimum is what a member says of the least number, and mixed is true where they differ.
+	minimum string
+	mixed   bool
 	// since is when the least number of members existed first: the place of the gang in the queue.
 	since time.Time
-	// whole is true from when the least number of members had a node.
-	whole bool
-	// partial is since when some members have a node, but fewer than the least number; zero when that is not so.
+	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
+	// gang from the beginning, so that whole is not a guess.
+	whole, followed bool
+	// have is how many had a node at the last look, and partial since when that is fewer than the least number, and has not become more;
+	// zero when that is not so.
+	have    int
 	partial time.Time
 	plan    *plan
 	// refused is the last refusal, until anything changes.
 	refused *refused
+	// failures counts the plans in a row that could not be carried out, failure says why the last one could not, and next is when the
+	// gang can be planned again.
+	failures int
+	failure  string
+	next     time.Time
+	// wake is when a member is brought back to the queue to plan the gang; zero is never. It also is when a hold ends, where something was
+	// held for others at the last refusal, and when the plan ends, where a member came that is not in it.
+	wake                 time.Time
+	afterHold, afterPlan bool
+	// freed is the number of holds that had ended at the last refusal.
+	freed uint64
 	// masks are nodes that other plugins refuse, by the signature of members.
 	masks map[string]mask
-	// told is the problem of the last event.
+	// told is the problem of the last event, seen when the gang was seen first, and said is true when an event has said what it waits for.
 	told string
+	seen time.Time
+	said bool
 }
 
 // refused is why a gang did not fit, when, and for which state.
 type refused struct {
-	version uint64
-	at      time.Time
-	text    string
+	version, freed uint64
+	at             time.Time
+	text           string
 }
 
 // mask are nodes that other plugins let members of one signature use.
@@ -67,21 +107,23 @@ type mask struct {
 	until   time.Time
 }
 
-// plan is where the members that have no node yet go.
-type plan struct {
-	nodes    map[types.UID]string
-	reserved map[types.UID]bool
-	made     time.Time
-	// permitted is true once all were reserved: they are being bound.
-	permitted bool
-}
-
-func newRegistry(levels gangview.Levels, c clock.PassiveClock, requests func(*v1.Pod) []fleet.Shape) *registry {
+func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
 	return &registry{
-		clock: c, levels: levels, requests: requests, gangs: map[gangview.Key]*gang{}, ofPod: map[types.UID]gangview.Key{}, groups: map[gangview.Key]*gangview.Group{},
-		holds: newHolds(),
+		clock: c, levels: levels, limits: limits.withDefaults(), requests: requests, started: c.Now(),
+		gangs: map[gangview.Key]*gang{}, ofPod: map[types.UID]gangview.Key{}, groups: map[gangview.Key]*gangview.Group{},
+		holds: newHolds(), schedulers: map[string]bool{}, blocked: map[types.UID]*v1.Pod{},
 	}
 }
+
+// serve notes a profile of the scheduler.
+func (r *registry) serve(profile string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.schedulers[profile] = true
+}
+
+// ours tells whether this scheduler schedules a pod. The caller holds the lock.
+func (r *registry) ours(pod *v1.Pod) bool { return r.schedulers[pod.Spec.SchedulerName] }
 
 // of returns the gang of a pod, or nil. The caller holds the lock.
 func (r *registry) of(pod *v1.Pod) *gang {
@@ -100,16 +142,13 @@ func (r *registry) build(g *gang) *gangview.Gang {
 			pods = append(pods, pod)
 		}
 		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
-		g.view, g.ready, g.least = &made, ready(&made), least(&made)
+		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
 		if g.since.IsZero() && g.ready {
 			g.since = r.clock.Now()
 		}
 	}
 	return g.view
 }
-
-// least is how many members have to have a node together.
-func least(view *gangview.Gang) int { return int(view.Min - view.Done) }
 
 // ready tells whether the members of a gang can be placed.
 func ready(view *gangview.Gang) bool {
@@ -125,24 +164,83 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 		out = r.drop(pod.UID, old)
 	}
 	if !ok {
+		if pod.Spec.NodeName != "" {
+			delete(r.blocked, pod.UID)
+		}
 		return out
 	}
 	g := r.gangs[key]
 	if g == nil {
-		g = &gang{key: key, pods: map[types.UID]*v1.Pod{}, bound: map[types.UID]string{}, masks: map[string]mask{}}
+		g = &gang{
+			key: key, name: key.String(), pods: map[types.UID]*v1.Pod{}, bound: map[types.UID]string{}, failing: map[types.UID]time.Time{},
+			absent: map[types.UID]bool{}, masks: map[string]mask{}, seen: r.clock.Now(),
+		}
 		r.gangs[key] = g
-	}
-	if pod.Spec.NodeName != "" {
-		delete(g.bound, pod.UID)
 	}
 	old := g.pods[pod.UID]
 	g.pods[pod.UID], r.ofPod[pod.UID] = pod, key
-	g.view, g.dirty = nil, true
-	if old == nil || !sameMember(old, pod) {
-		g.refused = nil
+	r.change(g, old, pod)
+	if pod.Spec.NodeName != "" {
+		delete(g.bound, pod.UID)
+		delete(g.failing, pod.UID)
+		out.add(r.placed(g, pod.UID))
+	}
+	if old == nil && g.ready {
+		out.pods = append(out.pods, pod) // It may have come to the queue before it was known here.
 	}
 	out.pods = append(out.pods, r.awaken(g)...)
 	return out
+}
+
+// change notes that a pod is another one than before, or new. The caller holds the lock.
+func (r *registry) change(g *gang, old, pod *v1.Pod) {
+	g.dirty = true
+	same := old != nil && sameContent(old, pod)
+	if !same || old.Spec.NodeName != pod.Spec.NodeName {
+		g.changes++
+		g.refused = nil
+		delete(g.absent, pod.UID)
+	}
+	if same && r.swap(g, old, pod) {
+		return
+	}
+	g.view = nil
+	if text := minimumOf(pod); len(g.pods) == 1 {
+		g.minimum, g.mixed = text, false
+	} else if text != g.minimum {
+		g.mixed = true
+	}
+	if g.mixed {
+		g.least = 0 // What the members say may be another number.
+	}
+}
+
+// minimumOf returns what a pod says of the least number of its gang.
+func minimumOf(pod *v1.Pod) string {
+	if text := pod.Labels[gangview.MinMember]; text != "" {
+		return text
+	}
+	return pod.Annotations[gangview.MinMember]
+}
+
+// swap puts the new state of a member in the place of an old one whose content is the same. The view is copied, since a plan may be made of
+// it. The caller holds the lock.
+func (r *registry) swap(g *gang, old, pod *v1.Pod) bool {
+	if g.view == nil {
+		return false
+	}
+	if group := r.groups[g.key]; group != nil && old.Spec.NodeName != pod.Spec.NodeName {
+		return false // It may be one of an old PodGroup.
+	}
+	i := slices.Index(g.view.Members, old)
+	if i < 0 {
+		return true
+	}
+	view := *g.view
+	view.Members = slices.Clone(view.Members)
+	view.Members[i] = pod
+	g.view = &view
+	return true
 }
 
 // awaken returns the members of a gang that can be placed now and could not before. The caller holds the lock.
@@ -170,14 +268,17 @@ func (r *registry) setGroup(key gangview.Key, group *gangview.Group) []*v1.Pod {
 		return nil
 	}
 	g.view, g.refused, g.ready, g.dirty, g.least = nil, nil, false, true, 0
+	g.changes++
 	return r.awaken(g)
 }
 
-// sameMember tells whether two states of a pod are the same for its gang.
-func sameMember(a, b *v1.Pod) bool {
-	return a.ResourceVersion == b.ResourceVersion || a.Spec.NodeName == b.Spec.NodeName && a.Status.Phase == b.Status.Phase &&
-		(a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) && len(a.Spec.SchedulingGates) == len(b.Spec.SchedulingGates) &&
-		sameMap(a.Labels, b.Labels) && sameMap(a.Annotations, b.Annotations)
+// sameContent tells whether two states of a pod are the same for its gang but for its node.
+func sameContent(a, b *v1.Pod) bool {
+	return a.Status.Phase == b.Status.Phase && (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) &&
+		len(a.Spec.SchedulingGates) == len(b.Spec.SchedulingGates) && sameMap(a.Labels, b.Labels) && sameMap(a.Annotations, b.Annotations) &&
+		slices.EqualFunc(a.OwnerReferences, b.OwnerReferences, func(x, y metav1.OwnerReference) bool {
+			return x.UID == y.UID && (x.Controller != nil && *x.Controller) == (y.Controller != nil && *y.Controller)
+		})
 }
 
 func sameMap(a, b map[string]string) bool {
@@ -195,17 +296,37 @@ func sameMap(a, b map[string]string) bool {
 // pending are the members that have no node, and none that is being bound. The caller holds the lock.
 func (r *registry) pending(g *gang) (list []*v1.Pod) {
 	for _, pod := range r.build(g).Members {
-		if pod.Spec.NodeName == "" && g.bound[pod.UID] == "" && (g.plan == nil || !g.plan.permitted || g.plan.nodes[pod.UID] == "") {
+		if g.waits(pod) {
 			list = append(list, pod)
 		}
 	}
 	return list
 }
 
+// waits tells whether a member can be given a node. One with scheduling gates cannot. The caller holds the lock.
+func (g *gang) waits(pod *v1.Pod) bool {
+	return pod.Spec.NodeName == "" && g.bound[pod.UID] == "" && len(pod.Spec.SchedulingGates) == 0 &&
+		(g.plan == nil || !g.plan.permitted || g.plan.nodes[pod.UID] == "")
+}
+
+// leader returns the member that plans the gang, the first that waits for a node; none while there is a plan. The caller holds the lock.
+func (r *registry) leader(g *gang) []*v1.Pod {
+	if g.plan != nil {
+		return nil
+	}
+	for _, pod := range r.build(g).Members {
+		if g.waits(pod) && !g.absent[pod.UID] {
+			return []*v1.Pod{pod}
+		}
+	}
+	return nil
+}
+
 // remove forgets a pod, which is as it was last. The result is what has to be released with it.
 func (r *registry) remove(pod *v1.Pod) released {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.blocked, pod.UID)
 	key, known := r.ofPod[pod.UID]
 	if !known {
 		return released{}
@@ -216,9 +337,14 @@ func (r *registry) remove(pod *v1.Pod) released {
 		// It counts as done: the scheduler sees pods that have ended no longer.
 		delete(g.bound, pod.UID)
 		g.view, g.dirty = nil, true
+		g.changes++
 		return released{}
 	}
-	return r.drop(pod.UID, key)
+	out := r.drop(pod.UID, key)
+	if r.gangs[key] == g {
+		r.keepPlace(g, pod)
+	}
+	return out
 }
 
 // living counts the pods of a gang that have not ended.
@@ -234,16 +360,21 @@ func (g *gang) living() (count int) {
 // drop forgets a pod of a gang. The caller holds the lock.
 func (r *registry) drop(uid types.UID, key gangview.Key) released {
 	g := r.gangs[key]
-	pod := g.pods[uid]
+	if pod := g.pods[uid]; pod.Status.Phase == v1.PodSucceeded {
+		g.least = 0 // It may have counted as done.
+	}
 	delete(r.ofPod, uid)
 	delete(g.pods, uid)
 	delete(g.bound, uid)
+	delete(g.failing, uid)
+	delete(g.absent, uid)
 	r.holds.remove(uid)
-	g.view, g.refused, g.ready, g.dirty, g.least = nil, nil, false, true, 0
+	g.view, g.refused, g.ready, g.dirty = nil, nil, false, true
+	g.changes++
 	var out released
 	if g.plan != nil && g.plan.nodes[uid] != "" {
 		if g.plan.permitted {
-			delete(g.plan.nodes, uid)
+			out.pods = r.finish(g, uid)
 		} else {
 			out = r.release(g, "a member was deleted")
 		}
@@ -255,65 +386,31 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 		r.end(g)
 		r.holds.dropLost(key)
 		delete(r.gangs, key)
-		return out
 	}
-	r.keepPlace(g, pod)
 	return out
 }
-
-// lostLimit is how long the place of a lost member is held.
-const lostLimit = 5 * time.Minute
 
 // keepPlace holds the place of a member that a gang has lost which needs it, so that the member that takes its place gets it before others.
 // The caller holds the lock.
 func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
-	if !g.whole || pod == nil || pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded {
+	if !g.whole || pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || !r.ours(pod) {
 		return
 	}
-	view, have := r.build(g), 0
-	for _, member := range view.Members {
-		if member.Spec.NodeName != "" {
+	if g.least == 0 {
+		r.build(g)
+	}
+	have := 0
+	for _, member := range g.pods {
+		if member.Spec.NodeName != "" && member.DeletionTimestamp == nil && member.Status.Phase != v1.PodSucceeded && member.Status.Phase != v1.PodFailed {
 			have++
 		}
 	}
-	if have == 0 || have >= least(view) {
+	if have == 0 || have >= g.least {
 		return
 	}
 	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(lostLimit), lost: true,
+		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
 	})
-}
-
-// end gives up the plan of a gang and what is held for it. The caller holds the lock.
-func (r *registry) end(g *gang) {
-	if g.plan == nil {
-		return
-	}
-	for uid := range g.plan.nodes {
-		r.holds.remove(uid)
-	}
-	g.plan = nil
-}
-
-// released are members whose reservation ends, and why.
-type released struct {
-	waiting []types.UID
-	pods    []*v1.Pod
-	reason  string
-}
-
-// release gives up the plan of a gang that is not permitted yet. The caller holds the lock, and ends the wait of the members without it.
-func (r *registry) release(g *gang, reason string) released {
-	out := released{reason: reason}
-	if g.plan == nil {
-		return out
-	}
-	for uid := range g.plan.reserved {
-		out.waiting = append(out.waiting, uid)
-	}
-	r.end(g)
-	out.pods = r.pending(g)
-	return out
 }
 
 // note notes whether a gang has its least number of members on nodes. The caller holds the lock.
@@ -325,13 +422,19 @@ func (r *registry) note(g *gang) {
 			have++
 		}
 	}
+	more := have > g.have
+	g.have = have
 	switch {
 	case have == 0:
+		g.whole, g.partial = false, time.Time{}
+		r.holds.dropLost(g.key)
+	case view.Min == 0:
+		// How many it needs is not known.
 		g.partial = time.Time{}
-	case have >= least(view):
+	case have >= gangplan.Least(view):
 		g.whole, g.partial = true, time.Time{}
 		r.holds.dropLost(g.key)
-	case g.partial.IsZero():
+	case g.partial.IsZero() || more:
 		g.partial = r.clock.Now()
 	}
 }

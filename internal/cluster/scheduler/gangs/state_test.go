@@ -15,8 +15,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -30,7 +31,9 @@ type world struct {
 
 func newWorld() *world {
 	c := clocktesting.NewFakeClock(start)
-	return &world{newRegistry(gangview.DefaultLevels(), c, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c}
+	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c}
+	w.serve("berth-scheduler")
+	return w
 }
 
 // pod returns a member of the gang train, with a node if one is named.
@@ -40,7 +43,7 @@ func pod(index, least int, node string) *v1.Pod {
 		Labels: map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(least)},
 	}}
 	p.Spec.Containers = []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Requests: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"), v1.ResourceCPU: resource.MustParse("1")}}}}
-	p.Spec.NodeName = node
+	p.Spec.SchedulerName, p.Spec.NodeName = "berth-scheduler", node
 	if node != "" {
 		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(start.Add(time.Second))}}
 	}
@@ -61,9 +64,9 @@ func (w *world) planned(t *testing.T, node string, pods ...*v1.Pod) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	list := map[types.UID]gangplan.Place{}
+	list := map[types.UID]gangplanner.Place{}
 	for _, p := range pods {
-		list[p.UID] = gangplan.Place{Pod: p, Node: node, Requests: w.requests(p)}
+		list[p.UID] = gangplanner.Place{Pod: p, Node: node, Requests: w.requests(p)}
 	}
 	w.adopt(w.gangs[gangview.Key{Namespace: "ml", Name: "train"}], list)
 }
@@ -85,8 +88,8 @@ func TestAwaken(t *testing.T) {
 	if text, _ := w.why(pod(0, 4, "")); text != "" {
 		t.Errorf("member 0 waits: %s", text)
 	}
-	if out := w.set(pod(4, 4, "")); len(out.pods) > 0 {
-		t.Errorf("after a further member, %q are brought to the queue", names(out.pods))
+	if out := w.set(pod(4, 4, "")); names(out.pods) != "4" {
+		t.Errorf("after a further member, %q are brought to the queue; want itself", names(out.pods))
 	}
 	w.remove(pod(0, 4, ""))
 	w.remove(pod(1, 4, ""))
@@ -130,7 +133,7 @@ func TestReservations(t *testing.T) {
 		}, "tried [0 1] rejected 1 held []"},
 		"not in time": {func(t *testing.T, w *world) released {
 			w.reserve(pod(0, 3, ""), "n0")
-			w.clock.Step(planLimit)
+			w.clock.Step(w.limits.Reserve)
 			if again, _ := w.overdue(); len(again) > 0 {
 				t.Errorf("released at its limit")
 			}
@@ -144,7 +147,7 @@ func TestReservations(t *testing.T) {
 		"a binding fails": {func(t *testing.T, w *world) released {
 			for i := range 3 {
 				w.reserve(pod(i, 3, ""), "n0")
-				waiting, complete := w.permit(pod(i, 3, ""))
+				waiting, complete, _ := w.permit(pod(i, 3, ""))
 				if complete != (i == 2) || complete && len(waiting) != 2 {
 					t.Errorf("with member %d reserved, complete is %v and %d wait", i, complete, len(waiting))
 				}
@@ -158,7 +161,7 @@ func TestReservations(t *testing.T) {
 				w.permit(pod(i, 3, ""))
 			}
 			w.unreserve(pod(1, 3, ""), "n0")
-			w.clock.Step(rebindLimit + time.Second)
+			w.clock.Step(w.limits.Rebind + time.Second)
 			w.overdue()
 			return released{}
 		}, "tried [] rejected 0 held []"},
@@ -221,7 +224,7 @@ func TestPartly(t *testing.T) {
 			if _, lost := w.overdue(); len(lost) > 0 {
 				t.Error("released at once")
 			}
-			w.clock.Step(releaseAfter + time.Second)
+			w.clock.Step(w.limits.Release + time.Second)
 			got := ""
 			_, lost := w.overdue()
 			for _, l := range lost {
@@ -260,7 +263,7 @@ func TestLost(t *testing.T) {
 		"whole again": {func(_ *testing.T, w *world) { w.remove(pod(1, 2, "n1")); w.set(pod(2, 2, "n5")); w.overdue() }, ""},
 		"after its limit": {func(_ *testing.T, w *world) {
 			w.remove(pod(1, 2, "n1"))
-			w.clock.Step(lostLimit + time.Second)
+			w.clock.Step(w.limits.Lost + time.Second)
 			w.overdue()
 		}, ""},
 	}

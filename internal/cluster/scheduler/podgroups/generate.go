@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 const (
@@ -146,7 +146,7 @@ func nominations(pods []*v1.Pod) map[types.UID]string {
 	return nodes
 }
 
-func placesOf(plan *gangplan.Plan) map[types.UID]string {
+func placesOf(plan *gangplanner.Plan) map[types.UID]string {
 	nodes := make(map[types.UID]string, len(plan.Places))
 	for uid, at := range plan.Places {
 		nodes[uid] = at.Node

@@ -9,7 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -48,7 +48,7 @@ func NewFactory(deps Deps) *Factory { return &Factory{deps} }
 type Plugin struct {
 	Deps
 	handle  fwk.Handle
-	planner gangplan.Planner
+	planner gangplanner.Planner
 	// topologyAware tells whether the scheduler asks for placements.
 	topologyAware bool
 }
@@ -69,7 +69,7 @@ var (
 // New makes the plugin of a profile. It has the form of a factory of Kubernetes' scheduling framework. It takes no arguments: the levels of
 // topology are those of BerthGangs.
 func (f *Factory) New(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	p := &Plugin{Deps: f.deps, handle: handle, planner: gangplan.Planner{Model: f.deps.Model}, topologyAware: f.deps.TopologyAware()}
+	p := &Plugin{Deps: f.deps, handle: handle, planner: gangplanner.Planner{Model: f.deps.Model}, topologyAware: f.deps.TopologyAware()}
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.planner.Claims = claims.New(manager, f.deps.Model)
 	}

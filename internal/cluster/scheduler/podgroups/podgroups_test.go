@@ -11,7 +11,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // state is that of a cycle, a placement or a pod group.
@@ -220,17 +220,17 @@ func TestPinnedNodes(t *testing.T) {
 // TestCandidates: which placements there are, and their order.
 func TestCandidates(t *testing.T) {
 	parent := &fwk.Placement{}
-	var plans []gangplan.Plan
+	var plans []gangplanner.Plan
 	for i := range 10 {
 		name := fmt.Sprintf("n%d", i)
 		parent.Nodes = append(parent.Nodes, node{name: name})
-		plan := gangplan.Plan{Places: map[types.UID]gangplan.Place{"a": {Node: fmt.Sprintf("n%d", 9-i)}}, Domain: fmt.Sprintf("d%d", 9-i)}
+		plan := gangplanner.Plan{Places: map[types.UID]gangplanner.Place{"a": {Node: fmt.Sprintf("n%d", 9-i)}}, Domain: fmt.Sprintf("d%d", 9-i)}
 		plans = append(plans, plan)
 	}
 	plans = plans[:7]
 	tests := map[string]struct {
 		topology  gangview.Topology
-		plans     []gangplan.Plan
+		plans     []gangplanner.Plan
 		nominated string
 		want      []string // the name with the number of nodes, "!" for pinned ones
 	}{

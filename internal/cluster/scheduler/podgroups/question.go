@@ -10,7 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // group is a PodGroup with its pods.
@@ -24,7 +24,7 @@ type group struct {
 type verdict struct {
 	topology gangview.Topology
 	// plans are the best first. Without one, refusal says why, and is empty where the planner has no answer.
-	plans   []gangplan.Plan
+	plans   []gangplanner.Plan
 	refusal string
 }
 
@@ -47,8 +47,8 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 	if int(view.Min) > len(members) {
 		return verdict{}, nil // GangScheduling says so.
 	}
-	answer, err := p.planner.Plan(&gangplan.Question{
-		Policy: p.Policy(p.handle.ProfileName()), Levels: p.Levels(), Members: view.Members, Min: int(view.Min), Topology: view.Topology, Bound: bound,
+	answer, err := p.planner.Plan(&gangplanner.Question{
+		Policy: p.Policy(p.handle.ProfileName()), Levels: p.Levels(), View: &view, Bound: bound,
 		Nodes: nodes, Within: within, Held: p.Held(), Plans: plans,
 	})
 	v := verdict{topology: view.Topology, plans: answer.Plans}
@@ -57,10 +57,10 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 		return verdict{}, fmt.Errorf("plan pod group %s: %w", view.Key, err)
 	case answer.Problem != "":
 		v.refusal = "berth: " + answer.Problem
-	case answer.Refusal != nil && !answer.Refusal.Inexact:
-		v.refusal = gangplan.Sentence(view.Key, answer.Refusal)
+	case answer.Refusal != nil && !answer.Refusal.Rough:
+		v.refusal = gangplanner.Sentence(view.Key, answer.Refusal, p.Levels())
 	case len(v.plans) > 0 && v.plans[0].Exact && len(v.plans[0].Places) == 0:
-		v.refusal = fmt.Sprintf("berth: gang %s has its least number of members, %d, and there is no room for more", view.Key, view.Min)
+		v.refusal = fmt.Sprintf("berth: gang %s has its least number of members, %d, and there is no capacity for more", view.Key, view.Min)
 	}
 	return v, nil
 }

@@ -29,7 +29,7 @@ func (r *run) byClass() (Plan, *Refusal, error) {
 		}
 	}
 	domains := r.topology.domains(r.gang.Required, r.gang.Required)
-	return Plan{}, &Refusal{Min: r.gang.Min, Level: r.topology.Name(r.gang.Required), Domains: len(domains), Inexact: true}, nil
+	return Plan{}, &Refusal{Min: r.gang.Min, Level: r.topology.Name(r.gang.Required), Domains: len(domains), Rough: true}, nil
 }
 
 // inDomain places the classes of a number of members in a domain, one after another, each in its best way.

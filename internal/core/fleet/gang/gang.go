@@ -13,9 +13,9 @@ const MaxMembers = 16384
 type Class struct {
 	// Requests are what a member requests; the first has its CPU and memory.
 	Requests []fleet.Shape
-	// Room is how many members other rules than those of package fleet let run on each node, by index; nil is any number. It does not
+	// Capacity is how many members other rules than those of package fleet let run on each node, by index; nil is any number. It does not
 	// count members that are bound.
-	Room []int32
+	Capacity []int32
 }
 
 // Member is a member of a gang.
@@ -57,22 +57,47 @@ func (g *Gang) validate(t *Topology, nodes int) error {
 		return fmt.Errorf("at least %d of %d members; want 1 to all of them", g.Min, len(g.Members))
 	case !level(g.Required) || !level(g.Preferred) || g.Preferred < g.Required:
 		return fmt.Errorf("the preferred level %d and the required level %d; want %d to %d, the preferred one as narrow or narrower", g.Preferred, g.Required, Anywhere, t.Node())
-	case g.Segment.Size < 0 || g.Segment.Size > 0 && (g.Segment.Level < 0 || g.Segment.Level > t.Node()):
-		return fmt.Errorf("segments of %d members on the level %d; want at least 1 and a level of the topology", g.Segment.Size, g.Segment.Level)
 	}
-	for i, c := range g.Classes {
-		if len(c.Requests) == 0 || c.Room != nil && len(c.Room) != nodes {
-			return fmt.Errorf("class %d has %d requests and room for %d nodes; want at least one request, and %d nodes or none", i, len(c.Requests), len(c.Room), nodes)
-		}
-		for _, s := range c.Requests {
-			if err := s.Validate(); err != nil {
-				return fmt.Errorf("class %d: %w", i, err)
-			}
+	if err := g.Segment.validate(t); err != nil {
+		return err
+	}
+	for i := range g.Classes {
+		if err := g.Classes[i].validate(nodes); err != nil {
+			return fmt.Errorf("class %d: %w", i, err)
 		}
 	}
 	for i, m := range g.Members {
-		if m.Class < 0 || m.Class >= len(g.Classes) || m.Node < Unbound || m.Node >= nodes {
-			return fmt.Errorf("member %d is of class %d and bound to node %d; want a class and node that exist", i, m.Class, m.Node)
+		if err := m.validate(len(g.Classes), nodes); err != nil {
+			return fmt.Errorf("member %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// validate returns an error for a member that cannot be.
+func (m Member) validate(classes, nodes int) error {
+	if m.Class < 0 || m.Class >= classes || m.Node < Unbound || m.Node >= nodes {
+		return fmt.Errorf("it is of class %d and bound to node %d; want a class and node that exist", m.Class, m.Node)
+	}
+	return nil
+}
+
+// validate returns an error for segments that cannot be.
+func (s Segment) validate(t *Topology) error {
+	if s.Size < 0 || s.Size > 0 && (s.Level < 0 || s.Level > t.Node()) {
+		return fmt.Errorf("segments of %d members on the level %d; want at least 1 and a level of the topology", s.Size, s.Level)
+	}
+	return nil
+}
+
+// validate returns an error for a class that cannot be.
+func (c *Class) validate(nodes int) error {
+	if len(c.Requests) == 0 || c.Capacity != nil && len(c.Capacity) != nodes {
+		return fmt.Errorf("%d requests and a capacity for %d nodes; want at least one request, and %d nodes or none", len(c.Requests), len(c.Capacity), nodes)
+	}
+	for _, s := range c.Requests {
+		if err := s.Validate(); err != nil {
+			return err
 		}
 	}
 	return nil

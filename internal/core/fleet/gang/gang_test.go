@@ -82,7 +82,7 @@ func TestPlaces(t *testing.T) {
 		"beside a bound member":     {nodes: 6, rack: 2, member: 8, count: 2, used: map[string]int{"node-04": 8}, gang: func(g *Gang) { g.Members[0].Node = 4 }, want: "4 5", level: "rack"},
 		"segments":                  {nodes: 6, rack: 3, member: 8, count: 4, gang: func(g *Gang) { g.Segment = Segment{Size: 2, Level: 1} }, want: "0 1 3 4", level: "zone"},
 		"segments of one node each": {nodes: 4, rack: 2, member: 2, count: 4, used: map[string]int{"node-00": 4, "node-01": 6, "node-02": 4, "node-03": 8}, gang: func(g *Gang) { g.Segment = Segment{Size: 2, Level: 2} }, want: "0 0 2 2", level: "zone"},
-		"room of other rules":       {nodes: 3, member: 1, count: 3, gang: func(g *Gang) { g.Classes[0].Room = []int32{1, 1, 1} }, want: "0 1 2", level: ""},
+		"room of other rules":       {nodes: 3, member: 1, count: 3, gang: func(g *Gang) { g.Classes[0].Capacity = []int32{1, 1, 1} }, want: "0 1 2", level: ""},
 		"a leader without GPUs": {nodes: 2, rack: 1, member: 8, count: 2, used: map[string]int{"node-00": 1}, gang: func(g *Gang) {
 			g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{{CPU: 1000}}})
 			g.Members[0].Class = 1
@@ -138,6 +138,16 @@ func TestRefusal(t *testing.T) {
 			rack: 2, gang: func(g *Gang) { g.Required, g.Min = 1, 3 },
 			want: `3 members have to fit in one rack, and at most 2 do (rack-00); for the next one the nearest node is node-00: 0 of its nvidia.com/gpu are free, the pod requests 8 (wider: "zone")`,
 		},
+		"the rack in which most fit": {
+			rack: 3, gang: func(g *Gang) { g.Required, g.Min = 1, 4 },
+			want: `4 members have to fit in one rack, and at most 3 do (rack-00); for the next one the nearest node is node-00: 0 of its nvidia.com/gpu are free, the pod requests 8 (wider: "zone")`,
+		},
+		"the other rack": {
+			rack: 1, gang: func(g *Gang) {
+				g.Required, g.Min, g.Classes[0].Requests[0].GPUs, g.Classes[0].Capacity = 1, 3, 4, []int32{1, 1, 1, 2}
+			},
+			want: `3 members have to fit in one rack, and at most 2 do (rack-01); for the next one the nearest node is node-01: 0 of its nvidia.com/gpu are free, the pod requests 4 (wider: "zone")`,
+		},
 		"no such level": {gang: func(g *Gang) { g.Required = 1 }, want: `no node has the topology level rack, which the gang requires (wider: "")`},
 		"bound apart": {
 			rack: 1, gang: func(g *Gang) { g.Required, g.Members[0].Node, g.Members[1].Node = 1, 0, 1 },
@@ -182,7 +192,7 @@ func TestByClass(t *testing.T) {
 				room[k] = 1
 			}
 		}
-		g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{ofGPUs(2)}, Room: room})
+		g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{ofGPUs(2)}, Capacity: room})
 		g.Members = append(g.Members, Member{Class: i, Node: Unbound})
 	}
 	plan, refusal, err := planner.Plan(topology, g)
@@ -190,13 +200,14 @@ func TestByClass(t *testing.T) {
 		t.Fatal(err, refusal)
 	}
 	for i, node := range plan.Nodes {
-		if g.Classes[i].Room[node] == 0 || topology.Domain(1, node) != "rack-01" || plan.Exact {
+		if g.Classes[i].Capacity[node] == 0 || topology.Domain(1, node) != "rack-01" || plan.Exact {
 			t.Errorf("member %d is on %s, exact %v", i, planner.fleet.Node(node).Name, plan.Exact)
 		}
 	}
 	g.Classes[3].Requests = []fleet.Shape{ofGPUs(16)}
-	if _, refusal, err := planner.Plan(topology, g); err != nil || refusal == nil {
-		t.Errorf("a member that fits nowhere: %v, %v; want a refusal", refusal, err)
+	_, refusal, err = planner.Plan(topology, g)
+	if want := fmt.Sprintf("%d members of many kinds have to fit in one rack, and they do not", g.Min); err != nil || refusal == nil || !refusal.Rough || refusal.String() != want {
+		t.Errorf("a member that fits nowhere: %+v, %v; want %q", refusal, err, want)
 	}
 }
 
@@ -212,7 +223,7 @@ func TestInvalid(t *testing.T) {
 		"levels the other way":  func(g *Gang) { g.Required, g.Preferred = 2, 1 },
 		"a negative segment":    func(g *Gang) { g.Segment.Size = -1 },
 		"a segment of no level": func(g *Gang) { g.Segment = Segment{Size: 2, Level: Anywhere} },
-		"room for few nodes":    func(g *Gang) { g.Classes[0].Room = []int32{1} },
+		"room for few nodes":    func(g *Gang) { g.Classes[0].Capacity = []int32{1} },
 		"no requests":           func(g *Gang) { g.Classes[0].Requests = nil },
 		"a bad request":         func(g *Gang) { g.Classes[0].Requests[0].CPU = -1 },
 	}

@@ -92,7 +92,7 @@ func (r *run) table(i int) table {
 	t := r.Planner.table(r.row, i, r.gang.Classes, r.space)
 	limited := false
 	for c := range r.gang.Classes {
-		limited = limited || r.gang.Classes[c].Room != nil && r.gang.Classes[c].Room[i] < r.space.counts[c]
+		limited = limited || r.gang.Classes[c].Capacity != nil && r.gang.Classes[c].Capacity[i] < r.space.counts[c]
 	}
 	if !limited && !r.bound[i] {
 		return t
@@ -113,7 +113,7 @@ func (r *run) table(i int) table {
 // allowed tells whether there is room for a combination on a node.
 func (r *run) allowed(state, node int) bool {
 	for c, n := range r.space.row(state) {
-		if room := r.gang.Classes[c].Room; n > 0 && room != nil && n > room[node] {
+		if room := r.gang.Classes[c].Capacity; n > 0 && room != nil && n > room[node] {
 			return false
 		}
 	}

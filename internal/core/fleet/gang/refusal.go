@@ -2,6 +2,7 @@ package gang
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -19,10 +20,10 @@ type Refusal struct {
 	Wider string
 	// Apart is true where bound members are not in one domain of the level.
 	Apart bool
-	// Inexact is true where the gang was planned class by class, so that there may be a plan.
-	Inexact bool
 	// Kinds is the number of kinds of members where there are too many to be divided into segments.
 	Kinds int
+	// Rough is true where the gang was planned class by class: there may be a plan, and how many members fit is not known.
+	Rough bool
 	// Request is what the first member that does not fit requests, Node the node of the domain that lacks least for it beside the members
 	// that do fit, and Lack what.
 	Request fleet.Shape
@@ -48,6 +49,8 @@ func (f *Refusal) String() string {
 		return fmt.Sprintf("no node has the topology level %s, which the gang requires", f.Level)
 	case f.Domains == 0:
 		return "there are no nodes"
+	case f.Rough:
+		return fmt.Sprintf("%d members of many kinds have to fit %s, and they do not", f.Min, where)
 	}
 	text := fmt.Sprintf("%d members have to fit %s, and at most %d do", f.Min, where, f.Most)
 	if f.Domain != "" {
@@ -64,10 +67,8 @@ func (r *run) boundApart() *Refusal {
 	if len(r.bound) == 0 {
 		return nil
 	}
-	for _, d := range r.topology.domains(r.gang.Required, r.gang.Required) {
-		if r.has(d) {
-			return nil
-		}
+	if slices.ContainsFunc(r.topology.domains(r.gang.Required, r.gang.Required), r.has) {
+		return nil
 	}
 	return &Refusal{Min: r.gang.Min, Level: r.topology.Name(r.gang.Required), Apart: true}
 }

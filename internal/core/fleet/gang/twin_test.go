@@ -70,7 +70,7 @@ func (w *twin) cost(nodes []int, level int) (Cost, bool) {
 			}
 			used[node] = true
 			room[[2]int{class, node}]++
-			if limit := w.gang.Classes[class].Room; limit != nil && room[[2]int{class, node}] > limit[node] {
+			if limit := w.gang.Classes[class].Capacity; limit != nil && room[[2]int{class, node}] > limit[node] {
 				return cost, false
 			}
 			for _, request := range w.gang.Classes[class].Requests {
@@ -158,7 +158,7 @@ func (w *twin) best() (members, level int, best Cost) {
 					if !w.together(nodes, level) {
 						return
 					}
-					if cost, ok := w.cost(nodes, level); ok && (!found || cost.less(best)) {
+					if cost, ok := w.cost(nodes, level); ok && (!found || cheaper(cost, best)) {
 						found, best = true, cost
 					}
 					return
@@ -180,6 +180,14 @@ func (w *twin) best() (members, level int, best Cost) {
 		}
 	}
 	return 0, 0, best
+}
+
+// cheaper compares costs in the order that the package documents.
+func cheaper(a, b Cost) bool {
+	list := func(c Cost) []int64 {
+		return []int64{c.Degraded, c.Crowded, c.Links, c.Nodes, c.Slack, c.Loss, c.Broken}
+	}
+	return slices.Compare(list(a), list(b)) < 0
 }
 
 // lacks returns how many members fit on the required level, and the narrowest wider level on which the gang fits.
@@ -251,7 +259,7 @@ func randomGang(random *rand.Rand, t *Topology, nodes int) *Gang {
 		}
 		if random.IntN(4) == 0 {
 			for range nodes {
-				c.Room = append(c.Room, random.Int32N(4))
+				c.Capacity = append(c.Capacity, random.Int32N(4))
 			}
 		}
 		g.Classes = append(g.Classes, c)

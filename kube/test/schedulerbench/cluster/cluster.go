@@ -1,5 +1,5 @@
-// Package cluster fills the API server of a benchmark: Nodes with GPUs, their GPUNodes and pods. It guarantees that a pod's name sorts
-// by its turn, since a scheduler that starts later queues the pods in the order of their names. No program stands behind the objects.
+// Package cluster fills the API server of a benchmark: Nodes with GPUs, their GPUNodes, PodGroups and pods. It guarantees that a pod's name
+// sorts by its turn, since a scheduler that starts later queues the pods in the order of their names. No program stands behind the objects.
 package cluster
 
 import (
@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -61,26 +60,55 @@ func New(config *rest.Config, server *process.Process, report func(kind string, 
 	return &Cluster{Client: client, Server: server, objects: objects, report: report}, nil
 }
 
-// Fill creates the definition of GPUNodes, Nodes with a GPUNode each, and pods for the named scheduler.
-func (c *Cluster) Fill(ctx context.Context, nodes int, pods []load.Pod, scheduler string) error {
+// Fill creates the definition of GPUNodes, and Nodes with a GPUNode and the pods that run on them.
+func (c *Cluster) Fill(ctx context.Context, nodes []load.Node) error {
 	if err := c.define(ctx); err != nil {
 		return err
 	}
-	if err := c.each(ctx, "nodes", nodes, func(ctx context.Context, i int) error {
-		if _, err := c.Client.CoreV1().Nodes().Create(ctx, node(i), metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(gpuNode(i))
+	return c.each(ctx, "nodes", len(nodes), func(ctx context.Context, i int) error { return c.addNode(ctx, i, nodes[i]) })
+}
+
+// addNode creates a Node, then what runs on it, and its GPUNode last, since that names its pods with their UIDs.
+func (c *Cluster) addNode(ctx context.Context, i int, n load.Node) error {
+	if _, err := c.Client.CoreV1().Nodes().Create(ctx, node(i, n), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	var running []*corev1.Pod
+	for k, p := range n.Running {
+		created, err := c.Client.CoreV1().Pods(Namespace).Create(ctx, runningPod(i, k, p), metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
-		_, err = c.objects.Resource(v1alpha1.GPUNodes()).Create(ctx, &unstructured.Unstructured{Object: fields}, metav1.CreateOptions{})
-		return err
-	}); err != nil {
+		running = append(running, created)
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(gpuNode(i, n, running))
+	if err != nil {
 		return err
 	}
-	return c.each(ctx, "pods", len(pods), func(ctx context.Context, i int) error {
-		_, err := c.Client.CoreV1().Pods(Namespace).Create(ctx, pod(i, pods[i], scheduler), metav1.CreateOptions{})
+	_, err = c.objects.Resource(v1alpha1.GPUNodes()).Create(ctx, &unstructured.Unstructured{Object: fields}, metav1.CreateOptions{})
+	return err
+}
+
+// Submit creates the pods that the named scheduler has to schedule, after the PodGroups of their gangs if the form needs some.
+func (c *Cluster) Submit(ctx context.Context, o load.Objects, scheduler string, form GangForm) error {
+	gangs := map[string]load.Gang{}
+	for _, g := range o.Gangs {
+		gangs[g.Name] = g
+	}
+	if form == PodGroups {
+		if err := c.each(ctx, "pod groups", len(o.Gangs), func(ctx context.Context, i int) error {
+			_, err := c.Client.SchedulingV1beta1().PodGroups(Namespace).Create(ctx, podGroup(o.Gangs[i]), metav1.CreateOptions{})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return c.each(ctx, "pods", len(o.Pods), func(ctx context.Context, i int) error {
+		p := pod(i, o.Pods[i], scheduler)
+		if gang, ok := gangs[o.Pods[i].Gang]; ok {
+			join(p, gang, form)
+		}
+		_, err := c.Client.CoreV1().Pods(Namespace).Create(ctx, p, metav1.CreateOptions{})
 		return err
 	})
 }
@@ -120,77 +148,3 @@ func (c *Cluster) each(ctx context.Context, kind string, count int, write func(c
 	}
 	return group.Wait()
 }
-
-func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
-
-// node returns a Node as its kubelet would register it, without a taint.
-func node(i int) *corev1.Node {
-	name := nodeName(i)
-	has := corev1.ResourceList{
-		corev1.ResourceCPU: *resource.NewQuantity(load.NodeCores, resource.DecimalSI), corev1.ResourceMemory: gib(load.NodeMemoryGiB),
-		corev1.ResourcePods: *resource.NewQuantity(load.NodePods, resource.DecimalSI),
-		Resource:            *resource.NewQuantity(load.NodeGPUs, resource.DecimalSI),
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux"}},
-		Status: corev1.NodeStatus{
-			Capacity: has, Allocatable: has,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
-			NodeInfo:   corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux", KubeletVersion: "v1.37.1"},
-		},
-	}
-}
-
-// gpuNode returns a GPUNode as its agent would write it: 8 Healthy GPUs, connected by NVSwitch, that no pod holds.
-func gpuNode(i int) *v1alpha1.GPUNode {
-	const model = "NVIDIA A100-SXM4-80GB"
-	n := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode), ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)}}
-	n.Status = v1alpha1.GPUNodeStatus{
-		AgentVersion: "bench", Driver: v1alpha1.GPUDriver{Version: "580.95.05", CUDAVersion: "13.0"},
-		Summary: v1alpha1.GPUSummary{GPUs: load.NodeGPUs, Free: load.NodeGPUs, Model: model}, Topology: topology(),
-	}
-	for g := range load.NodeGPUs {
-		n.Status.Devices = append(n.Status.Devices, v1alpha1.GPUDevice{
-			UUID: fmt.Sprintf("GPU-%s-%d", n.Name, g), Index: g, Minor: g, PCIBusID: fmt.Sprintf("0000:%02x:00.0", 16+g), Product: model,
-			Architecture: "Ampere", ComputeCapability: "8.0", MemoryBytes: 80 << 30, NUMANode: g * 2 / load.NodeGPUs,
-			Health: v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: Resource},
-		})
-	}
-	return n
-}
-
-// topology returns the matrix of GPUs that an NVSwitch connects with 12 NVLinks each.
-func topology() []string {
-	var rows []string
-	for i := range load.NodeGPUs {
-		row := ""
-		for k := range load.NodeGPUs {
-			if cell := "NV12 "; i != k {
-				row += cell
-			} else {
-				row += "X "
-			}
-		}
-		rows = append(rows, row[:len(row)-1])
-	}
-	return rows
-}
-
-// pod returns the pod of a turn.
-func pod(i int, p load.Pod, scheduler string) *corev1.Pod {
-	cores := *resource.NewQuantity(int64(p.Cores), resource.DecimalSI)
-	requests := corev1.ResourceList{corev1.ResourceCPU: cores, corev1.ResourceMemory: gib(p.MemoryGiB)}
-	limits := corev1.ResourceList{}
-	if p.GPUs > 0 {
-		requests[Resource] = *resource.NewQuantity(int64(p.GPUs), resource.DecimalSI)
-		limits[Resource] = requests[Resource]
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%06d", i), Namespace: Namespace, Labels: map[string]string{"app": "bench"}},
-		Spec: corev1.PodSpec{SchedulerName: scheduler, Containers: []corev1.Container{{
-			Name: "main", Image: "bench", Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}}},
-	}
-}
-
-func gib(n int) resource.Quantity { return *resource.NewQuantity(int64(n)<<30, resource.BinarySI) }

@@ -22,10 +22,8 @@ import (
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/scheduler"
 )
 
-// Bars of the benchmark.
+// Bars of the large benchmark. Those of comparisons are in the table of loads.
 const (
-	// leastSpeed is the least ratio of ours to stock, in pods per second.
-	leastSpeed = 0.95
 	// mostBytes is the most memory of the scheduler with 5,000 nodes and 50,000 pods.
 	mostBytes = 1e9
 	// mostMicroseconds is the most CPU time of the plugin's scoring per pod.
@@ -57,6 +55,7 @@ type Programs struct {
 // flags are those of a benchmark.
 type flags struct {
 	loads       []string
+	schedulers  []string
 	nodes, pods int
 	rounds      int
 	qps         int
@@ -73,8 +72,8 @@ func (f flags) check() error {
 		return fmt.Errorf("--nodes %d: want 1 to 20000", f.nodes)
 	case f.pods < 0 || f.pods > 200000:
 		return fmt.Errorf("--pods %d: want 0 (as many as fill the GPUs) to 200000", f.pods)
-	case f.rounds < 1 || f.rounds > 100:
-		return fmt.Errorf("--rounds %d: want 1 to 100", f.rounds)
+	case f.rounds < 0 || f.rounds > 100:
+		return fmt.Errorf("--rounds %d: want 0 (as many as the load has by itself) to 100", f.rounds)
 	case f.qps < 1 || f.qps > 1000000:
 		return fmt.Errorf("--qps %d: want 1 to 1000000", f.qps)
 	case f.stalled <= 0:
@@ -93,35 +92,17 @@ func New(programs func() (Programs, error)) *cobra.Command {
 		Long: `schedulerbench runs schedulers against an API server with etcd and with nodes and
 pods that are objects only. Each run has a fresh control plane. All pods are
 created first; then the scheduler starts, and the time from the first bind to the
-last is measured.`,
+last is measured. Pods that cannot be bound (load impossible) are created when the
+scheduler is ready, and the time until all are refused is measured.
+
+In loads with gangs the stock scheduler runs with Kubernetes' own gang scheduling,
+which is behind feature gates: each gang is a PodGroup. Berth's scheduler reads
+labels of the pods.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(compareCommand(programs), largeCommand(programs), controlPlaneCommand())
 	usage.Prepare(root)
 	return root
-}
-
-func compareCommand(programs func() (Programs, error)) *cobra.Command {
-	var f flags
-	cmd := &cobra.Command{
-		Use:   "compare",
-		Short: "Run both schedulers in turn with each load, and compare the pods per second",
-		Args:  cobra.NoArgs,
-		Example: `  schedulerbench compare                          500 nodes, their GPUs filled
-  schedulerbench compare --nodes 50 --pods 200    a small run
-  schedulerbench compare --load mixed --rounds 6  more runs of one load`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := begin(cmd, f, programs)
-			if err != nil {
-				return err
-			}
-			return b.measure(cmd.Context(), []scheduler.Kind{scheduler.Stock(b.programs.Stock...), scheduler.Ours(b.programs.Ours...)},
-				func(runs []report.Run) []report.Bar { return report.SpeedBars(runs, leastSpeed) })
-		},
-	}
-	common(cmd, &f, 500, 0, 3)
-	cmd.Flags().StringSliceVar(&f.loads, "load", []string{"single", "mixed"}, "loads to run")
-	return cmd
 }
 
 func largeCommand(programs func() (Programs, error)) *cobra.Command {
@@ -152,10 +133,10 @@ func largeCommand(programs func() (Programs, error)) *cobra.Command {
 func common(cmd *cobra.Command, f *flags, nodes, pods, rounds int) {
 	set := cmd.Flags()
 	set.IntVar(&f.nodes, "nodes", nodes, "nodes of 8 GPUs")
-	set.IntVar(&f.pods, "pods", pods, "pods; 0: as many as fill all GPUs. More than that are pods without GPUs (load mixed)")
-	set.IntVar(&f.rounds, "rounds", rounds, "runs of each scheduler with each load")
+	set.IntVar(&f.pods, "pods", pods, "pods; 0: as many as fill all GPUs, or half of them with gangs. More than that are pods without GPUs (load mixed)")
+	set.IntVar(&f.rounds, "rounds", rounds, "runs of each scheduler with each load; 0: as many as the load has by itself")
 	set.IntVar(&f.qps, "qps", 5000, "requests per second that each scheduler may send, and at once")
-	set.DurationVar(&f.stalled, "stalled", time.Minute, "give up when no pod was bound for this long")
+	set.DurationVar(&f.stalled, "stalled", time.Minute, "give up when no pod was bound or refused for this long")
 	set.Uint64Var(&f.seed, "seed", 1, "seed of the pods' sizes")
 	set.BoolVar(&f.pin, "pin", true, "give the scheduler cores of its own, half of them")
 	set.StringVarP(&f.output, "output", "o", "", "json: print JSON")
@@ -166,14 +147,16 @@ func controlPlaneCommand() *cobra.Command {
 	var dir string
 	var port int
 	var streamed bool
+	var gates []string
 	cmd := &cobra.Command{
 		Use: controlplane.Command, Short: "etcd and kube-apiserver in one process", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(*cobra.Command, []string) error {
-			return controlplane.Serve(dir, port, controlplane.Lists(streamed))
+			return controlplane.Serve(dir, port, controlplane.Options{Lists: controlplane.Lists(streamed), Gates: gates})
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of all files")
 	cmd.Flags().BoolVar(&streamed, "streamed-lists", true, "stream lists to clients that start to watch")
+	cmd.Flags().StringSliceVar(&gates, "gates", nil, "feature gates to switch on")
 	cmd.Flags().IntVar(&port, "port", 0, "port of the API server")
 	return cmd
 }
@@ -240,6 +223,9 @@ func (b *benchmark) measure(ctx context.Context, kinds []scheduler.Kind, bars fu
 		}
 		out.Runs = append(out.Runs, runs...)
 	}
+	if len(out.Runs) == 0 {
+		return fmt.Errorf("nothing to run: %s runs loads with gangs only", report.InTree)
+	}
 	out.Machine, out.Bars = b.machine, bars(out.Runs)
 	out.Machine.LoadAfter = loadAverage()
 	write := out.WriteText
@@ -257,23 +243,27 @@ func (b *benchmark) measure(ctx context.Context, kinds []scheduler.Kind, bars fu
 
 // runLoad runs the schedulers with one load in turn.
 func (b *benchmark) runLoad(ctx context.Context, l load.Load, kinds []scheduler.Kind) ([]report.Run, error) {
-	pods, err := l.Make(b.flags.nodes, b.flags.pods, b.flags.seed)
+	objects, err := l.Make(b.flags.nodes, b.flags.pods, b.flags.seed)
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", l.Name, err)
 	}
-	order := turns(kinds, b.flags.rounds)
-	b.setup.Say("load %s: %s; %d nodes, %d pods, seed %d, %d runs", l.Name, l.About, b.flags.nodes, len(pods), b.flags.seed, len(order))
+	rounds := b.flags.rounds
+	if rounds == 0 {
+		rounds = l.Rounds
+	}
+	order := turns(suited(kinds, objects), rounds)
+	b.setup.Say("load %s: %s; %d nodes, %d pods, seed %d, %d runs", l.Name, l.About, b.flags.nodes, len(objects.Pods), b.flags.seed, len(order))
 	var runs []report.Run
 	for i, kind := range order {
 		b.setup.Say("run %d of %d: %s, %s: starting etcd and kube-apiserver", i+1, len(order), l.Name, kind.Name)
 		kind.QPS = b.flags.qps
-		run, err := b.setup.Run(ctx, kind, l.Name, b.flags.nodes, pods)
+		run, err := b.setup.Run(ctx, kind, l, objects)
 		if err != nil {
 			return nil, err
 		}
 		run.Turn = i + 1
-		b.setup.Say("run %d of %d: %s, %s: %.0f pods/s, %.2f s of CPU, %.0f MB", run.Turn, len(order), l.Name, kind.Name, run.PodsPerSecond,
-			run.CPUSeconds, float64(run.PeakBytes)/1e6)
+		b.setup.Say("run %d of %d: %s, %s: %s, %.2f s of CPU, %.0f MB", run.Turn, len(order), l.Name, kind.Name, outcome(run), run.CPUSeconds,
+			float64(run.PeakBytes)/1e6)
 		runs = append(runs, run)
 	}
 	return runs, nil

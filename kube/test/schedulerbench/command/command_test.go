@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/load"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/scheduler"
 )
 
@@ -24,12 +25,15 @@ func TestRefused(t *testing.T) {
 	tests := map[string]struct{ args, want string }{
 		"no nodes":     {"compare --nodes 0", "--nodes 0"},
 		"too many":     {"compare --pods 200001", "--pods 200001"},
-		"no rounds":    {"large --rounds 0", "--rounds 0"},
+		"no rounds":    {"large --rounds -1", "--rounds -1"},
 		"output":       {"compare -o yaml", `-o "yaml"`},
 		"load":         {"compare --load triple", `unknown load "triple"`},
 		"no requests":  {"compare --qps 0", "--qps 0"},
 		"stalled":      {"compare --stalled 0s", "--stalled 0s"},
 		"no such pods": {"compare --nodes 1 --pods 9", "9 pods of 1 GPU do not fit"},
+		"scheduler":    {"compare --scheduler ours,theirs", `--scheduler "theirs"`},
+		"no gangs":     {"compare --load single --scheduler berth-intree", "berth-intree runs loads with gangs only"},
+		"no gang":      {"compare --load gangs --pods 9", "9 pods are no whole gangs of 8"},
 		"programs":     {"compare --nodes 2", "hack/build.sh schedulers"},
 	}
 	for name, tc := range tests {
@@ -64,6 +68,42 @@ func TestExitCode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := ExitCode(tc.err); got != tc.want {
 				t.Errorf("ExitCode = %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestListLoads(t *testing.T) {
+	loads := []load.Load{
+		{Name: "a", About: "pods", Rounds: 3, Bars: load.Bars{LeastSpeed: 1.5}},
+		{Name: "b", About: "a gang", Rounds: 1, Bars: load.Bars{MostSeconds: 0.5}},
+		{Name: "c", About: "gangs", Rounds: 1},
+	}
+	const want = `  a            pods; rounds: 3; bar: 1.5 times the pods per second of stock
+  b            a gang; rounds: 1; bar: refused within 0.5 s
+  c            gangs; rounds: 1`
+	if got := listLoads(loads); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestSuited(t *testing.T) {
+	all := []scheduler.Kind{scheduler.Stock(), scheduler.Ours(), scheduler.OursInTree()}
+	tests := map[string]struct {
+		objects load.Objects
+		want    string
+	}{
+		"gangs":    {objects: load.Objects{Gangs: []load.Gang{{Name: "g"}}}, want: "stock ours berth-intree"},
+		"no gangs": {want: "stock ours"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, kind := range suited(all, tc.objects) {
+				got = append(got, kind.Name)
+			}
+			if strings.Join(got, " ") != tc.want {
+				t.Errorf("%v, want %s", got, tc.want)
 			}
 		})
 	}

@@ -38,8 +38,28 @@ const (
 	Streamed Lists = true
 )
 
+// Options are what runs differ in.
+type Options struct {
+	Lists Lists
+	// Gates are feature gates that the API server switches on. With some it serves Kubernetes' PodGroups too, which need the gate
+	// GenericWorkload.
+	Gates []string
+}
+
+// flags returns those of the API server.
+func (o Options) flags() []string {
+	gates := fmt.Sprintf("--feature-gates=WatchList=%t", o.Lists == Streamed)
+	if len(o.Gates) == 0 {
+		return []string{gates}
+	}
+	for _, gate := range o.Gates {
+		gates += "," + gate + "=true"
+	}
+	return []string{gates, "--runtime-config=scheduling.k8s.io/v1beta1=true"}
+}
+
 // Serve runs etcd and kube-apiserver until the process is signalled. The API server listens on the given port.
-func Serve(dir string, port int, lists Lists) error {
+func Serve(dir string, port int, options Options) error {
 	etcd, err := startEtcd(dir)
 	if err != nil {
 		return err
@@ -54,7 +74,7 @@ func Serve(dir string, port int, lists Lists) error {
 		return fmt.Errorf("write the token: %w", err)
 	}
 	server := apiserver.NewAPIServerCommand()
-	server.SetArgs([]string{
+	server.SetArgs(append([]string{
 		"--etcd-servers=http://" + etcd.Clients[0].Addr().String(),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + filepath.Join(dir, "certs"),
 		"--token-auth-file=" + tokens, "--authorization-mode=AlwaysAllow", "--anonymous-auth=false",
@@ -65,9 +85,8 @@ func Serve(dir string, port int, lists Lists) error {
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection",
 		"--enable-priority-and-fairness=false",
 		"--max-requests-inflight=" + mostRequests, "--max-mutating-requests-inflight=" + mostRequests,
-		fmt.Sprintf("--feature-gates=WatchList=%t", lists == Streamed),
 		"--profiling=false",
-	})
+	}, options.flags()...))
 	return server.Execute()
 }
 

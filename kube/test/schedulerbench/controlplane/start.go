@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -16,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/process"
 )
 
-// Command is the name of the command that calls Serve with the flags --dir, --port and --streamed-lists.
+// Command is the name of the command that calls Serve with the flags --dir, --port, --streamed-lists and --gates.
 const Command = "control-plane"
 
 // ControlPlane is etcd and an API server that respond.
@@ -30,7 +31,7 @@ type ControlPlane struct {
 
 // Start starts a control plane from a program that has the command, on the given cores, and waits until it is ready. All its files are
 // in dir. The caller stops it.
-func Start(ctx context.Context, program, dir string, cores []int, lists Lists) (*ControlPlane, error) {
+func Start(ctx context.Context, program, dir string, cores []int, options Options) (*ControlPlane, error) {
 	port, err := process.FreePort(ctx)
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func Start(ctx context.Context, program, dir string, cores []int, lists Lists) (
 		return nil, fmt.Errorf("write a kubeconfig: %w", err)
 	}
 	if c.Process, err = process.Start(dir, Command, cores, program, Command, "--dir", dir, "--port", strconv.Itoa(port),
-		"--streamed-lists="+strconv.FormatBool(lists == Streamed)); err != nil {
+		"--streamed-lists="+strconv.FormatBool(options.Lists == Streamed), "--gates="+strings.Join(options.Gates, ",")); err != nil {
 		return nil, err
 	}
 	if err := c.waitReady(ctx); err != nil {

@@ -1,6 +1,7 @@
-// Package load makes the pods of a benchmark: how many GPUs each asks for, and in which order they are created. It guarantees that the
-// same seed gives the same pods, and that each pod fits on some node at its turn wherever the scheduler has put the pods before it, so
-// that two schedulers bind the same pods. It works on plain values and must not import anything of Kubernetes.
+// Package load makes what a benchmark puts into a cluster: its nodes, and its pods in the order in which they are created, with the gangs
+// that they belong to. It guarantees that the same seed gives the same pods, and that each pod and each gang fits at its turn wherever the
+// scheduler has put those before it, so that two schedulers bind the same pods; the load "impossible" is the exception. It works on plain
+// values and must not import anything of Kubernetes.
 package load
 
 import (
@@ -30,6 +31,27 @@ type Pod struct {
 	GPUs int
 	// Cores and MemoryGiB are in whole cores and GiB.
 	Cores, MemoryGiB int
+	// Gang is the name of its gang; empty: it has none.
+	Gang string
+}
+
+// Node is a node with GPUs.
+type Node struct {
+	// GPUs is how many it has.
+	GPUs int
+	// Labels say where it is, with the keys RackLabel, CliqueLabel and ZoneLabel. Many nodes have none.
+	Labels map[string]string
+	// Running are the pods that run on it from the beginning.
+	Running []Pod
+}
+
+// Objects are what a load puts into a cluster.
+type Objects struct {
+	Nodes []Node
+	// Pods are to be scheduled, in the order in which they are created.
+	Pods []Pod
+	// Gangs are those of the pods.
+	Gangs []Gang
 }
 
 // Load is a row of the table of loads.
@@ -38,16 +60,35 @@ type Load struct {
 	Name string
 	// About says what the pods are, in a few words.
 	About string
-	// Make returns the pods for a number of nodes in the order in which they are created. With pods 0 they fill all GPUs. It fails
-	// when so many pods need not fit.
-	Make func(nodes, pods int, seed uint64) ([]Pod, error)
+	// Make returns the objects for a number of nodes. With pods 0 there are as many as the load has by itself. It fails when so many pods
+	// need not fit, and when the load cannot have so many.
+	Make func(nodes, pods int, seed uint64) (Objects, error)
+	// Rounds is how often each scheduler runs with the load, unless the command line says how often.
+	Rounds int
+	// Impossible is a load that no scheduler can bind. Its pods are created when the scheduler is ready, and what is measured is the time
+	// until all of them are refused.
+	Impossible bool
+	// Bars are what berth-scheduler has to reach.
+	Bars Bars
+}
+
+// Bars are the bars of a load. A bar of 0 is none: the values are printed and not judged.
+type Bars struct {
+	// LeastSpeed is the least ratio of ours to stock, in pods per second. Stock schedules gangs with Kubernetes' own gang scheduling.
+	LeastSpeed float64
+	// MostSeconds is the longest time of ours, in the median, from the creation of the last pod until all are refused.
+	MostSeconds float64
 }
 
 // Loads is the table of loads.
 func Loads() []Load {
 	return []Load{
-		{Name: "single", About: "pods of 1 GPU", Make: single},
-		{Name: "mixed", About: "pods of 1, 2, 4 and 8 GPUs in random order", Make: mixed},
+		{Name: "single", About: "pods of 1 GPU", Make: onFreeNodes(single), Rounds: 3, Bars: Bars{LeastSpeed: 0.95}},
+		{Name: "mixed", About: "pods of 1, 2, 4 and 8 GPUs in random order", Make: onFreeNodes(mixed), Rounds: 3, Bars: Bars{LeastSpeed: 0.95}},
+		{Name: "gangs", About: "gangs of 8 pods of 1 GPU", Make: gangs, Rounds: 3, Bars: Bars{LeastSpeed: 1.5}},
+		{Name: "gangs-large", About: "gangs of 125 pods of 1 GPU", Make: gangsLarge, Rounds: 1},
+		{Name: "impossible", About: "a gang of 10 pods of 8 GPUs, which 9 nodes have free", Make: impossible, Rounds: 1, Impossible: true},
+		{Name: "topology", About: "gangs of 4 pods of 8 GPUs, each within a rack", Make: topology, Rounds: 1},
 	}
 }
 
@@ -76,6 +117,16 @@ func GPUs(pods []Pod) int {
 	}
 	return sum
 }
+
+// onFreeNodes returns the objects of pods alone, on nodes that are alike and run nothing.
+func onFreeNodes(make func(nodes, pods int, seed uint64) ([]Pod, error)) func(nodes, pods int, seed uint64) (Objects, error) {
+	return func(nodes, pods int, seed uint64) (Objects, error) {
+		made, err := make(nodes, pods, seed)
+		return Objects{Nodes: freeNodes(nodes), Pods: made}, err
+	}
+}
+
+func freeNodes(nodes int) []Node { return slices.Repeat([]Node{{GPUs: NodeGPUs}}, nodes) }
 
 func withGPUs(gpus int) Pod {
 	return Pod{GPUs: gpus, Cores: coresPerGPU * gpus, MemoryGiB: memoryPerGPU * gpus}

@@ -29,12 +29,15 @@ func TestMake(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pods, err := loads[0].Make(tc.nodes, tc.pods, 1)
+			made, err := loads[0].Make(tc.nodes, tc.pods, 1)
 			if (err != nil) != tc.wantErr {
 				t.Fatalf("error %v, want one: %v", err, tc.wantErr)
 			}
-			if len(pods) != tc.wantPods || GPUs(pods) != tc.wantGPUs {
+			if pods := made.Pods; len(pods) != tc.wantPods || GPUs(pods) != tc.wantGPUs {
 				t.Errorf("%d pods with %d GPUs, want %d with %d", len(pods), GPUs(pods), tc.wantPods, tc.wantGPUs)
+			}
+			if err == nil && (len(made.Nodes) != tc.nodes || len(made.Gangs) != 0) {
+				t.Errorf("%d nodes and %d gangs, want %d and none", len(made.Nodes), len(made.Gangs), tc.nodes)
 			}
 		})
 	}

@@ -11,6 +11,8 @@ import (
 const (
 	Stock = "stock"
 	Ours  = "ours"
+	// InTree is Berth's scheduler with Kubernetes' own gang scheduling.
+	InTree = "berth-intree"
 )
 
 // Run is one measured run. Its JSON form is part of the report's.
@@ -21,16 +23,19 @@ type Run struct {
 	Turn      int    `json:"turn"`
 	Nodes     int    `json:"nodes"`
 	Pods      int    `json:"pods"`
-	// Unbound is how many pods the scheduler found no node for. Loads are such that all fit when they come in their order.
+	// Gates are the feature gates that were on for this run.
+	Gates []string `json:"gates,omitempty"`
+	// Unbound is how many pods the scheduler found no node for. Loads are such that all fit when they come in their order, but for the one
+	// that is impossible.
 	Unbound int `json:"unbound"`
 	// Overlooked is how many of these fit on a node at the end.
 	Overlooked int `json:"overlooked"`
 	GPUs       int `json:"gpus"`
-	// Seconds are from the first bind to the last.
+	// Seconds are from the first bind to the last; the speed is 0 when fewer than two pods were bound.
 	Seconds       float64 `json:"seconds"`
 	PodsPerSecond float64 `json:"podsPerSecond"`
-	// CPUSeconds are those of the scheduler's process from its start to the last bind, and PeakBytes its largest resident set in that
-	// time.
+	// CPUSeconds are those of the scheduler's process from its start to the last bind or refusal, and PeakBytes its largest resident set in
+	// that time.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	PeakBytes  int64   `json:"peakBytes"`
 	// Reused is how many pods got a node from the scores of the pod before (the scheduler's batching).
@@ -39,8 +44,43 @@ type Run struct {
 	ScoringMicroseconds float64 `json:"scoringMicroseconds"`
 	// PluginCalls are the calls of Score of Berth's plugin, once per node.
 	PluginCalls int `json:"pluginCalls"`
+	// Gangs is absent for a load without gangs.
+	Gangs *Gangs `json:"gangs,omitempty"`
+	// Refusal is absent for a load whose pods fit.
+	Refusal *Refusal `json:"refusal,omitempty"`
 	// Profile is absent for a run without one.
 	Profile *Profile `json:"profile,omitempty"`
+}
+
+// Gangs is what became of the gangs of a run.
+type Gangs struct {
+	Count int `json:"count"`
+	// Whole is how many gangs are bound with all their pods, and Partial how many with some, but not all. The others are not bound.
+	Whole   int `json:"whole"`
+	Partial int `json:"partial"`
+	// Restricted is how many gangs have to be within a part of the cluster, and Scattered how many of them are not.
+	Restricted int `json:"restricted"`
+	Scattered  int `json:"scattered"`
+	// PerSecond counts whole gangs from the first bind to the last.
+	PerSecond float64 `json:"perSecond"`
+	// LongestSeconds is the longest time from the first bind of a whole gang to its last.
+	LongestSeconds float64 `json:"longestSeconds"`
+	// Attempts, DecisionMilliseconds and CycleMilliseconds are those of Kubernetes' own gang scheduling, 0 with any other: how often a
+	// whole gang was tried, and the mean time of an attempt, without and with what is written before the next attempt begins.
+	Attempts             int     `json:"attempts,omitempty"`
+	DecisionMilliseconds float64 `json:"decisionMilliseconds,omitempty"`
+	CycleMilliseconds    float64 `json:"cycleMilliseconds,omitempty"`
+}
+
+// Refusal is what a scheduler said of the pods for which it found no node.
+type Refusal struct {
+	// Pods is how many it refused.
+	Pods int `json:"pods"`
+	// FirstSeconds and Seconds are from the creation of the last pod until the first and until all of these were refused.
+	FirstSeconds float64 `json:"firstSeconds"`
+	Seconds      float64 `json:"seconds"`
+	// Messages are what it said, each once, sorted.
+	Messages []string `json:"messages"`
 }
 
 // Profile is the CPU time of a part of the scheduler per pod (the plugin scores pods without GPUs too), in microseconds, added up over
@@ -71,17 +111,6 @@ type Machine struct {
 // gets what the other work leaves.
 func (m Machine) Busy() bool { return m.LoadBefore > 0.25*float64(m.Cores) }
 
-// Bar is a limit that a report checks.
-type Bar struct {
-	Load string `json:"load"`
-	What string `json:"what"`
-	// Value is compared with Limit: it has to be at least that, or with AtMost at most.
-	Value  float64 `json:"value"`
-	Limit  float64 `json:"limit"`
-	AtMost bool    `json:"atMost"`
-	Met    bool    `json:"met"`
-}
-
 // Report is what a benchmark prints.
 type Report struct {
 	// Version is that of the JSON form.
@@ -92,78 +121,9 @@ type Report struct {
 	Bars    []Bar   `json:"bars"`
 }
 
-// Met tells whether all bars were met. A report without a bar has met none.
-func (r Report) Met() bool {
-	return len(r.Bars) > 0 && !slices.ContainsFunc(r.Bars, func(b Bar) bool { return !b.Met })
-}
-
-// SpeedBars compares the pods per second of ours with those of stock, median with median, for each load: the ratio has to be at least
-// least. A load that did not run with both has no bar.
-func SpeedBars(runs []Run, least float64) []Bar {
-	var bars []Bar
-	for _, load := range loads(runs) {
-		ratio, ok := Ratio(runs, load, func(r Run) float64 { return r.PodsPerSecond })
-		if ok {
-			bars = append(bars, bar(load, "pods/s, ours/stock", ratio, least, false),
-				noneBar(runs, load, "pods without a node", func(r Run) int { return r.Unbound }))
-		}
-	}
-	return bars
-}
-
-// LargeBars compares each load's largest peak of memory, in bytes, and the median time of scoring per pod, in microseconds, with the
-// most that they may be. No pod may be left without a node that fits on one. Pods that fit on none are possible where the scheduler gets
-// the pods in no order: the last ones can be large.
-func LargeBars(runs []Run, bytes, microseconds float64) []Bar {
-	var bars []Bar
-	for _, load := range loads(runs) {
-		bars = append(bars, bar(load, "peak memory in bytes", slices.Max(Values(runs, load, Ours, peak)), bytes, true),
-			bar(load, "CPU time of the plugin's scoring in µs/pod", Median(Values(runs, load, Ours, scoring)), microseconds, true),
-			noneBar(runs, load, "pods without a node that fit on one", func(r Run) int { return r.Overlooked }))
-	}
-	return bars
-}
-
-// noneBar demands that a number of pods is 0 in all runs.
-func noneBar(runs []Run, load, what string, pods func(Run) int) Bar {
-	b := Bar{Load: load, What: what, AtMost: true}
-	for _, r := range runs {
-		if r.Load == load {
-			b.Value += float64(pods(r))
-		}
-	}
-	b.Met = b.Value == 0
-	return b
-}
-
-func peak(r Run) float64 { return float64(r.PeakBytes) }
-
-func scoring(r Run) float64 {
-	if r.Profile == nil {
-		return 0
-	}
-	return r.Profile.ScoringMicroseconds
-}
-
-func allOfBerth(r Run) float64 {
-	if r.Profile == nil {
-		return 0
-	}
-	return r.Profile.BerthMicroseconds
-}
-
-func bar(load, what string, value, limit float64, atMost bool) Bar {
-	b := Bar{Load: load, What: what, Value: value, Limit: limit, AtMost: atMost, Met: value >= limit}
-	if atMost {
-		// Nothing costs nothing: a value of 0 was not measured.
-		b.Met = value > 0 && value <= limit
-	}
-	return b
-}
-
-// Ratio returns the median of ours over that of stock. It is false without values of both.
-func Ratio(runs []Run, load string, value func(Run) float64) (float64, bool) {
-	ours, stock := Values(runs, load, Ours, value), Values(runs, load, Stock, value)
+// Ratio returns the median of a scheduler over that of stock. It is false without values of both.
+func Ratio(runs []Run, load, scheduler string, value func(Run) float64) (float64, bool) {
+	ours, stock := Values(runs, load, scheduler, value), Values(runs, load, Stock, value)
 	if len(ours) == 0 || len(stock) == 0 || Median(stock) == 0 {
 		return 0, false
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
@@ -27,7 +28,7 @@ func runs(load string, stock, ours []float64) []Run {
 func TestSpeedBars(t *testing.T) {
 	tests := map[string]struct {
 		runs []Run
-		// want has one entry per bar; wantMet is the report's.
+		// want has one entry per bar of a speed; wantMet is the report's.
 		want    []float64
 		wantMet bool
 	}{
@@ -37,13 +38,14 @@ func TestSpeedBars(t *testing.T) {
 		"an even number": {runs: runs("a", []float64{90, 110}, []float64{100, 300}), want: []float64{2}, wantMet: true},
 		"one of two loads slower": {runs: append(runs("a", []float64{1}, []float64{1}), runs("b", []float64{2}, []float64{1})...),
 			want: []float64{1, 0.5}},
-		"nothing to compare with":  {runs: runs("a", nil, []float64{100})},
+		"nothing to compare with":  {runs: runs("a", nil, []float64{100}), wantMet: true},
+		"no bar":                   {runs: runs("free", []float64{100}, []float64{1}), wantMet: true},
 		"no runs":                  {},
-		"stock that binds nothing": {runs: runs("a", []float64{0}, []float64{100})},
+		"stock that binds nothing": {runs: runs("a", []float64{0}, []float64{100}), want: []float64{0}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			bars := SpeedBars(tc.runs, 0.95)
+			bars := CompareBars(tc.runs, speedLimits())
 			var got []float64
 			for _, b := range bars {
 				if !b.AtMost {
@@ -57,15 +59,86 @@ func TestSpeedBars(t *testing.T) {
 	}
 }
 
+// speedLimits limit the speed of all loads of the tests but "free".
+func speedLimits() map[string]Limits {
+	return map[string]Limits{"a": {LeastSpeed: 0.95}, "b": {LeastSpeed: 0.95}, "mixed": {LeastSpeed: 0.95}}
+}
+
 // TestUnboundPodsMissABar: a scheduler that leaves pods behind is not fast.
 func TestUnboundPodsMissABar(t *testing.T) {
 	all := runs("a", []float64{1, 1}, []float64{2, 2})
-	if !(Report{Bars: SpeedBars(all, 0.95)}).Met() {
+	if !(Report{Bars: CompareBars(all, speedLimits())}).Met() {
 		t.Fatal("a bar is missed although all pods are bound")
 	}
 	all[2].Unbound = 1
-	if bars := SpeedBars(all, 0.95); (Report{Bars: bars}).Met() {
+	if bars := CompareBars(all, speedLimits()); (Report{Bars: bars}).Met() {
 		t.Errorf("all bars are met although a pod has no node: %+v", bars)
+	}
+}
+
+func TestGangBars(t *testing.T) {
+	of := func(scheduler string, g Gangs) Run {
+		return Run{Load: "a", Scheduler: scheduler, Turn: 1, PodsPerSecond: 1, Gangs: &g}
+	}
+	tests := map[string]struct {
+		runs []Run
+		// want are the bars that are missed.
+		want []string
+		bars int
+	}{
+		"all whole":                 {runs: []Run{of(Stock, Gangs{Whole: 2}), of(Ours, Gangs{Whole: 2})}, bars: 3},
+		"one partly bound":          {runs: []Run{of(Stock, Gangs{}), of(Ours, Gangs{Partial: 1})}, want: []string{"gangs of which some pods are bound"}, bars: 3},
+		"in-tree counts as Berth's": {runs: []Run{of(InTree, Gangs{Partial: 1})}, want: []string{"gangs of which some pods are bound"}, bars: 2},
+		"stock does not count":      {runs: []Run{of(Stock, Gangs{Partial: 1, Restricted: 2, Scattered: 1}), of(Ours, Gangs{Restricted: 2})}, bars: 4},
+		"one too far apart": {runs: []Run{of(Stock, Gangs{Restricted: 1}), of(Ours, Gangs{Restricted: 1, Scattered: 1})},
+			want: []string{"gangs on nodes that are too far apart"}, bars: 4},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			bars := CompareBars(tc.runs, speedLimits())
+			var got []string
+			for _, b := range bars {
+				if !b.Met {
+					got = append(got, b.What)
+				}
+			}
+			if !slices.Equal(got, tc.want) || len(bars) != tc.bars {
+				t.Errorf("%q are missed of %+v, want %q of %d", got, bars, tc.want, tc.bars)
+			}
+		})
+	}
+}
+
+func TestRefusalBars(t *testing.T) {
+	of := func(scheduler string, seconds float64, unbound int) Run {
+		return Run{Load: "a", Scheduler: scheduler, Pods: 10, Unbound: unbound, Gangs: &Gangs{}, Refusal: &Refusal{Seconds: seconds}}
+	}
+	const bound, late = "bound pods of a gang that does not fit", "seconds until all pods are refused"
+	tests := map[string]struct {
+		runs   []Run
+		limits Limits
+		want   []string
+	}{
+		"none bound":                 {runs: []Run{of(Stock, 9, 10), of(Ours, 1, 10)}, limits: Limits{MostSeconds: 1}},
+		"no limit":                   {runs: []Run{of(Stock, 9, 10), of(Ours, 100, 10)}},
+		"late":                       {runs: []Run{of(Ours, 1.5, 10)}, limits: Limits{MostSeconds: 1}, want: []string{late}},
+		"a median":                   {runs: []Run{of(Ours, 1.5, 10), of(Ours, 0.5, 10), of(Ours, 0.4, 10)}, limits: Limits{MostSeconds: 1}},
+		"some bound":                 {runs: []Run{of(Stock, 9, 10), of(Ours, 1, 1)}, limits: Limits{MostSeconds: 1}, want: []string{bound}},
+		"some bound by stock":        {runs: []Run{of(Stock, 9, 1), of(Ours, 1, 10)}},
+		"the speed is not asked for": {runs: []Run{of(Stock, 9, 10), of(Ours, 1, 10)}, limits: Limits{LeastSpeed: 1.5}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, b := range CompareBars(tc.runs, map[string]Limits{"a": tc.limits}) {
+				if !b.Met {
+					got = append(got, b.What)
+				}
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%q are missed, want %q", got, tc.want)
+			}
+		})
 	}
 }
 
@@ -134,24 +207,62 @@ func TestMedianTwin(t *testing.T) {
 }
 
 func TestWrite(t *testing.T) {
-	r := Report{Version: 1, Seed: 7, Machine: Machine{Cores: 2, LoadBefore: 0.6, SchedulerCores: []int{1}, OtherCores: []int{0}},
-		Runs: runs("mixed", []float64{100, 120}, []float64{90}), Bars: SpeedBars(runs("mixed", []float64{100, 120}, []float64{90}), 0.95)}
-	var text, document bytes.Buffer
-	if err := r.WriteText(&text); err != nil {
-		t.Fatal(err)
+	gang := func(r Run, g Gangs) Run { r.Gangs = &g; return r }
+	refused := Run{Load: "x", Scheduler: Ours, Gates: []string{"GenericWorkload"}, Pods: 10, Unbound: 10, Gangs: &Gangs{Count: 1},
+		Refusal: &Refusal{Pods: 10, FirstSeconds: 0.012, Seconds: 0.25, Messages: []string{"too few nodes"}}}
+	three := []Run{{Load: "g", Scheduler: Stock, Turn: 1, PodsPerSecond: 100}, {Load: "g", Scheduler: Ours, Turn: 2, PodsPerSecond: 200},
+		{Load: "g", Scheduler: InTree, Turn: 3, PodsPerSecond: 50}}
+	for i := range three {
+		three[i] = gang(three[i], Gangs{Count: 25, Whole: 25, Restricted: 25, Scattered: i, PerSecond: 12.5})
 	}
-	for _, want := range []string{"seed: 7\n", "load 0.60 before", "warning: other work", "cores: 1 the scheduler's, 0 of etcd", "100, 120", "0.82",
-		"0.818, bar at least 0.950: MISSED"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in\n%s", want, text.String())
-		}
+	tests := map[string]struct {
+		runs []Run
+		want []string
+		not  []string
+	}{
+		"two schedulers": {runs: runs("mixed", []float64{100, 120}, []float64{90}),
+			want: []string{"seed: 7\n", "load 0.60 before", "warning: other work", "cores: 1 the scheduler's, 0 of etcd", "100, 120", "0.82",
+				"stock  ours  ours/stock  stock, each run  ours, each run", "0.818, bar at least 0.950: MISSED"},
+			not: []string{"gangs", "refused", "berth-intree"}},
+		"gangs, three schedulers": {runs: three,
+			want: []string{"gangs: 25\n", "stock  ours  berth-intree  ours/stock  berth-intree/stock", "gangs/s ", "12.5", "gangs too far apart", "2.00",
+				"g: gangs on nodes that are too far apart is 3.000, bar at most 0: MISSED"},
+			not: []string{"refused"}},
+		"gangs, in tree and not": {runs: []Run{gang(three[0], Gangs{Count: 25, Attempts: 26}), gang(three[1], Gangs{Count: 25})},
+			want: []string{"in-tree: attempts for a gang       26     -     -           26               -\n"}},
+		"a refusal": {runs: []Run{refused},
+			want: []string{"s until all pods are refused", "0.250", "0.012", "ours says: too few nodes", "ours ran with the feature gates GenericWorkload"},
+			not:  []string{"\npods/s", "in-tree"}},
 	}
-	if err := r.WriteJSON(&document); err != nil {
-		t.Fatal(err)
-	}
-	var got Report
-	if err := json.Unmarshal(document.Bytes(), &got); err != nil || len(got.Runs) != 3 || got.Seed != 7 || got.Met() {
-		t.Errorf("read back %+v, %v", got, err)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := Report{Version: 1, Seed: 7, Machine: Machine{Cores: 2, LoadBefore: 0.6, SchedulerCores: []int{1}, OtherCores: []int{0}},
+				Runs: tc.runs, Bars: CompareBars(tc.runs, speedLimits())}
+			var text, document bytes.Buffer
+			if err := r.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(text.String(), want) {
+					t.Errorf("no %q in\n%s", want, text.String())
+				}
+			}
+			for _, not := range tc.not {
+				if strings.Contains(text.String(), not) {
+					t.Errorf("%q in\n%s", not, text.String())
+				}
+			}
+			if err := r.WriteJSON(&document); err != nil {
+				t.Fatal(err)
+			}
+			var got Report
+			if err := json.Unmarshal(document.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(r, got); diff != "" {
+				t.Errorf("read back (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -14,16 +14,64 @@ import (
 type column struct {
 	what, format string
 	value        func(Run) float64
+	// only tells which runs have the value; nil: all.
+	only func(Run) bool
 }
 
-func columns() []column {
-	return []column{
-		{"pods/s", "%.0f", func(r Run) float64 { return r.PodsPerSecond }},
-		{"pods without a node", "%.0f", func(r Run) float64 { return float64(r.Unbound) }},
-		{"CPU s", "%.2f", func(r Run) float64 { return r.CPUSeconds }},
-		{"peak MB", "%.0f", func(r Run) float64 { return peak(r) / 1e6 }},
-		{"reused", "%.0f", func(r Run) float64 { return float64(r.Reused) }},
-		{"scoring, all plugins, µs/pod", "%.0f", func(r Run) float64 { return r.ScoringMicroseconds }},
+// columns are the values of runs that are alike.
+func columns(of []Run) []column {
+	all := []column{
+		{what: "CPU s", format: "%.2f", value: func(r Run) float64 { return r.CPUSeconds }},
+		{what: "peak MB", format: "%.0f", value: func(r Run) float64 { return peak(r) / 1e6 }},
+		{what: "reused", format: "%.0f", value: func(r Run) float64 { return float64(r.Reused) }},
+		{what: "scoring, all plugins, µs/pod", format: "%.0f", value: func(r Run) float64 { return r.ScoringMicroseconds }},
+	}
+	if slices.ContainsFunc(of, inTree) {
+		all = append(all,
+			column{"in-tree: attempts for a gang", "%.0f", gangs(func(g Gangs) float64 { return float64(g.Attempts) }), inTree},
+			column{"in-tree: decision, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.DecisionMilliseconds }), inTree},
+			column{"in-tree: whole cycle, ms/attempt", "%.2f", gangs(func(g Gangs) float64 { return g.CycleMilliseconds }), inTree})
+	}
+	return append(outcome(of[0]), all...)
+}
+
+// inTree tells whether Kubernetes' own gang scheduling scheduled the gangs of a run.
+func inTree(r Run) bool { return r.Gangs != nil && r.Gangs.Attempts > 0 }
+
+// outcome are the values about what was bound, and how fast.
+func outcome(of Run) []column {
+	bound := func(r Run) float64 { return float64(r.Pods - r.Unbound) }
+	if of.Refusal != nil {
+		return []column{
+			{what: "s until the first pod is refused", format: "%.3f", value: func(r Run) float64 { return r.Refusal.FirstSeconds }},
+			{what: "s until all pods are refused", format: "%.3f", value: refusalSeconds},
+			{what: "pods bound", format: "%.0f", value: bound},
+		}
+	}
+	all := []column{
+		{what: "pods/s", format: "%.0f", value: func(r Run) float64 { return r.PodsPerSecond }},
+		{what: "pods without a node", format: "%.0f", value: func(r Run) float64 { return float64(r.Unbound) }},
+	}
+	if of.Gangs == nil {
+		return all
+	}
+	all = append(all,
+		column{what: "gangs/s", format: "%.1f", value: gangs(func(g Gangs) float64 { return g.PerSecond })},
+		column{what: "s from the first bind to the last", format: "%.2f", value: func(r Run) float64 { return r.Seconds }},
+		column{what: "s for the slowest gang", format: "%.2f", value: gangs(func(g Gangs) float64 { return g.LongestSeconds })},
+		column{what: "gangs with some pods bound", format: "%.0f", value: gangs(func(g Gangs) float64 { return float64(g.Partial) })})
+	if of.Gangs.Restricted > 0 {
+		all = append(all, column{what: "gangs too far apart", format: "%.0f", value: gangs(func(g Gangs) float64 { return float64(g.Scattered) })})
+	}
+	return all
+}
+
+func gangs(value func(Gangs) float64) func(Run) float64 {
+	return func(r Run) float64 {
+		if r.Gangs == nil {
+			return 0
+		}
+		return value(*r.Gangs)
 	}
 }
 
@@ -82,38 +130,93 @@ func short(value float64) string {
 	return fmt.Sprintf("%.0f", value)
 }
 
-// writeLoad writes a table: a row per value, its medians and all its runs.
+// writeLoad writes a table: a row per value, its medians, ratios and all its runs.
 func (r Report) writeLoad(text *bytes.Buffer, load string) {
-	for _, run := range r.Runs {
-		if run.Load == load {
-			fmt.Fprintf(text, "\n%s: %d nodes, %d pods, %d GPUs\n", load, run.Nodes, run.Pods, run.GPUs)
-			break
+	of := slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return run.Load != load })
+	fmt.Fprintf(text, "\n%s: %d nodes, %d pods, %d GPUs%s\n", load, of[0].Nodes, of[0].Pods, of[0].GPUs, gangCount(of[0]))
+	schedulers := slices.DeleteFunc([]string{Stock, Ours, InTree}, func(name string) bool {
+		return !slices.ContainsFunc(of, func(run Run) bool { return run.Scheduler == name })
+	})
+	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
+	header := append([]string{""}, schedulers...)
+	for _, name := range schedulers {
+		if compared(schedulers, name) {
+			header = append(header, name+"/"+Stock)
 		}
 	}
-	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "\tstock\tours\tratio\tstock, each run\tours, each run\n")
-	for _, c := range columns() {
-		stock, ours := Values(r.Runs, load, Stock, c.value), Values(r.Runs, load, Ours, c.value)
+	for _, name := range schedulers {
+		header = append(header, name+", each run")
+	}
+	fmt.Fprintln(table, strings.Join(header, "\t"))
+	for _, c := range columns(of) {
+		fmt.Fprintln(table, strings.Join(row(of, load, schedulers, c), "\t"))
+	}
+	writeProfile(table, of, load)
+	_ = table.Flush() // A buffer takes everything.
+	for _, name := range schedulers {
+		writeNotes(text, of, name)
+	}
+}
+
+// compared tells whether a scheduler has a ratio to stock.
+func compared(schedulers []string, name string) bool {
+	return name != Stock && slices.Contains(schedulers, Stock)
+}
+
+// row returns the cells of a value.
+func row(runs []Run, load string, schedulers []string, c column) []string {
+	if c.only != nil {
+		runs = slices.DeleteFunc(slices.Clone(runs), func(r Run) bool { return !c.only(r) })
+	}
+	cells := []string{c.what}
+	for _, name := range schedulers {
+		cells = append(cells, median(c.format, Values(runs, load, name, c.value)))
+	}
+	for _, name := range schedulers {
+		if !compared(schedulers, name) {
+			continue
+		}
 		ratio := "-"
-		if value, ok := Ratio(r.Runs, load, c.value); ok {
+		if value, ok := Ratio(runs, load, name, c.value); ok {
 			ratio = fmt.Sprintf("%.2f", value)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", c.what, median(c.format, stock), median(c.format, ours), ratio,
-			list(c.format, stock), list(c.format, ours))
+		cells = append(cells, ratio)
 	}
-	r.writeProfile(table, load)
-	_ = table.Flush() // A buffer takes everything.
+	for _, name := range schedulers {
+		cells = append(cells, list(c.format, Values(runs, load, name, c.value)))
+	}
+	return cells
+}
+
+func gangCount(r Run) string {
+	if r.Gangs == nil {
+		return ""
+	}
+	return fmt.Sprintf(", gangs: %d", r.Gangs.Count)
+}
+
+// writeNotes writes the gates of a scheduler, and what it said of pods that it refused in its first run.
+func writeNotes(text *bytes.Buffer, runs []Run, scheduler string) {
+	i := slices.IndexFunc(runs, func(r Run) bool { return r.Scheduler == scheduler })
+	if len(runs[i].Gates) > 0 {
+		fmt.Fprintf(text, "%s ran with the feature gates %s\n", scheduler, strings.Join(runs[i].Gates, ", "))
+	}
+	if runs[i].Refusal != nil {
+		for _, message := range runs[i].Refusal.Messages {
+			fmt.Fprintf(text, "%s says: %s\n", scheduler, message)
+		}
+	}
 }
 
 // writeProfile writes the rows of the runs that have a profile.
-func (r Report) writeProfile(table io.Writer, load string) {
-	profiled := slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return run.Profile == nil })
+func writeProfile(table io.Writer, runs []Run, load string) {
+	profiled := slices.DeleteFunc(slices.Clone(runs), func(run Run) bool { return run.Profile == nil })
 	for _, c := range []column{
-		{"CPU of the plugin's scoring, µs/pod", "%.0f", scoring},
-		{"CPU of all of Berth's code, µs/pod", "%.0f", allOfBerth},
+		{what: "CPU of the plugin's scoring, µs/pod", format: "%.0f", value: scoring},
+		{what: "CPU of all of Berth's code, µs/pod", format: "%.0f", value: allOfBerth},
 	} {
 		if ours := Values(profiled, load, Ours, c.value); len(ours) > 0 {
-			fmt.Fprintf(table, "%s\t-\t%s\t-\t-\t%s\n", c.what, median(c.format, ours), list(c.format, ours))
+			fmt.Fprintf(table, "%s\t%s\t%s\n", c.what, median(c.format, ours), list(c.format, ours))
 		}
 	}
 }

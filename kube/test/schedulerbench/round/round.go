@@ -1,5 +1,6 @@
-// Package round measures one run: a fresh control plane, its nodes and pods, then the scheduler, until all pods are bound. It
-// guarantees that nothing of a run is left when it returns, and that each pod was bound once and no node was overcommitted.
+// Package round measures one run: a fresh control plane, its nodes and pods, then the scheduler, until all pods are bound, or refused where
+// none can be bound. It guarantees that nothing of a run is left when it returns, and that each pod was bound once and no node was
+// overcommitted.
 package round
 
 import (
@@ -18,13 +19,14 @@ import (
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/cluster"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/controlplane"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/load"
+	"github.com/berth-gpu/berth/kube/test/schedulerbench/process"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/report"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/scheduler"
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/watchbinds"
 )
 
-// errStalled is part of the error of a run in which no further pod is bound.
-var errStalled = errors.New("none was bound within")
+// errStalled is part of the error of a run in which nothing more happens.
+var errStalled = errors.New("nothing happened within")
 
 // sayEvery is the time between two lines of progress.
 const sayEvery = 2 * time.Second
@@ -37,7 +39,7 @@ type Setup struct {
 	SchedulerCores, OtherCores []int
 	// Dir is where the runs write. It is theirs.
 	Dir string
-	// Stalled ends a run in which no pod was bound for this long.
+	// Stalled ends a run in which nothing happened for this long.
 	Stalled time.Duration
 	// Lists is how the schedulers get the pods that are there when they start. Loads whose pods fit in their order only need Ordered.
 	Lists controlplane.Lists
@@ -49,79 +51,129 @@ type Setup struct {
 	Say func(format string, arguments ...any)
 }
 
-// Run measures a scheduler with pods that were made by the load of this name.
-func (s Setup) Run(ctx context.Context, kind scheduler.Kind, name string, nodes int, pods []load.Pod) (report.Run, error) {
+// Run measures a scheduler with the objects that a load has made.
+func (s Setup) Run(ctx context.Context, kind scheduler.Kind, l load.Load, objects load.Objects) (report.Run, error) {
 	dir := filepath.Join(s.Dir, "run")
 	defer os.RemoveAll(dir)
-	r, err := s.run(ctx, kind, dir, nodes, pods)
+	kind = kind.For(len(objects.Gangs) > 0, objects.NeedsTopology())
+	o := one{Setup: s, kind: kind, objects: objects, dir: dir, impossible: l.Impossible}
+	r, err := o.run(ctx)
 	if err != nil {
-		return report.Run{}, fmt.Errorf("run %s with the load %s: %w", kind.Name, name, err)
+		return report.Run{}, fmt.Errorf("run %s with the load %s: %w", kind.Name, l.Name, err)
 	}
-	r.Load, r.Scheduler, r.Nodes = name, kind.Name, nodes
+	r.Load, r.Scheduler, r.Nodes, r.Gates = l.Name, kind.Name, len(objects.Nodes), kind.Gates
 	return r, nil
 }
 
-func (s Setup) run(ctx context.Context, kind scheduler.Kind, dir string, nodes int, pods []load.Pod) (report.Run, error) {
-	server, err := controlplane.Start(ctx, s.Program, dir, s.OtherCores, s.Lists)
+// one is a run.
+type one struct {
+	Setup
+	kind    scheduler.Kind
+	objects load.Objects
+	dir     string
+	// impossible is a run of pods of which none can be bound.
+	impossible bool
+
+	cluster   *cluster.Cluster
+	watch     *watchbinds.Watch
+	scheduler *scheduler.Scheduler
+	profiler  *scheduler.Profiler
+}
+
+func (o *one) run(ctx context.Context) (report.Run, error) {
+	server, err := controlplane.Start(ctx, o.Program, o.dir, o.OtherCores, controlplane.Options{Lists: o.Lists, Gates: o.kind.Gates})
 	if err != nil {
 		return report.Run{}, err
 	}
 	defer server.Stop()
-	c, err := cluster.New(server.Config, server.Process, s.created(kind.Name))
-	if err != nil {
+	if o.cluster, err = cluster.New(server.Config, server.Process, o.created(o.kind.Name)); err != nil {
 		return report.Run{}, err
 	}
-	if err := c.Fill(ctx, nodes, pods, kind.ProfileName); err != nil {
+	if err := o.cluster.Fill(ctx, o.objects.Nodes); err != nil {
 		return report.Run{}, err
 	}
-	watch, err := watchbinds.Start(ctx, c.Client, cluster.Namespace, watchbinds.NodeLimits(cluster.Resource))
-	if err != nil {
+	if !o.impossible {
+		if err := o.submit(ctx); err != nil {
+			return report.Run{}, err
+		}
+	}
+	limits := watchbinds.NodeLimits(cluster.Resource, o.objects.Nodes, cluster.NodeName)
+	if o.watch, err = watchbinds.Start(ctx, o.cluster.Client, cluster.Namespace, limits, watchbinds.Kinds(o.impossible)); err != nil {
 		return report.Run{}, err
 	}
-	defer watch.Stop()
-	process, err := scheduler.Start(ctx, kind, server.Kubeconfig, dir, s.SchedulerCores)
-	if err != nil {
+	defer o.watch.Stop()
+	if o.scheduler, err = scheduler.Start(ctx, o.kind, server.Kubeconfig, o.dir, o.SchedulerCores); err != nil {
 		return report.Run{}, err
 	}
-	defer process.Stop()
-	var profiler *scheduler.Profiler
-	if s.Profile {
-		profiler = process.Profile(ctx)
+	defer o.scheduler.Stop()
+	if o.impossible {
+		return o.untilRefused(ctx)
 	}
-	progress, err := s.waitBound(ctx, kind.Name, len(pods), watch, process)
+	if o.Profile {
+		o.profiler = o.scheduler.Profile(ctx)
+	}
+	return o.untilBound(ctx)
+}
+
+// submit creates the pods for the scheduler.
+func (o *one) submit(ctx context.Context) error {
+	form := cluster.Labels
+	if o.kind.InTree {
+		form = cluster.PodGroups
+	}
+	return o.cluster.Submit(ctx, o.objects, o.kind.ProfileName, form)
+}
+
+// untilBound measures until all pods are bound.
+func (o *one) untilBound(ctx context.Context) (report.Run, error) {
+	pods := len(o.objects.Pods)
+	_, err := o.wait(ctx, "bound", func(p watchbinds.Progress) bool { return p.Bound >= pods })
 	overlooked := 0
 	if errors.Is(err, errStalled) {
 		// Pods for which the scheduler finds no node are a result. That it does nothing is not.
-		overlooked, err = s.explain(ctx, kind.Name, c, func(p *corev1.Pod) bool { return watch.Fits(p, nodes) }, err)
+		overlooked, err = o.explain(ctx, err)
 	}
 	if err != nil {
 		return report.Run{}, err
 	}
-	r, err := s.measure(ctx, progress, process, profiler, pods)
+	// This comes before anything else is asked of the scheduler.
+	used, err := o.scheduler.Used()
+	if err != nil {
+		return report.Run{}, err
+	}
+	r, err := o.measure(ctx, used)
 	r.Overlooked = overlooked
 	return r, err
 }
 
-// measure reads what the scheduler has used, before anything else is asked of it. There may be no profiler.
-func (s Setup) measure(ctx context.Context, progress watchbinds.Progress, process *scheduler.Scheduler, profiler *scheduler.Profiler,
-	pods []load.Pod) (report.Run, error) {
-	used, err := process.Used()
+// measure returns what was bound so far, and what the scheduler says of it. There may be no profiler.
+func (o *one) measure(ctx context.Context, used process.Used) (report.Run, error) {
+	counts, err := o.scheduler.Metrics(ctx)
 	if err != nil {
 		return report.Run{}, err
 	}
-	counts, err := process.Metrics(ctx)
+	progress, err := o.watch.Progress()
 	if err != nil {
 		return report.Run{}, err
 	}
-	perPod := func(seconds float64) float64 { return seconds * 1e6 / float64(len(pods)) }
+	pods := len(o.objects.Pods)
+	perPod := func(seconds float64) float64 { return seconds * 1e6 / float64(pods) }
 	seconds := progress.Last.Sub(progress.First).Seconds()
 	r := report.Run{
-		Pods: len(pods), Unbound: len(pods) - progress.Bound, GPUs: load.GPUs(pods), Seconds: seconds, PodsPerSecond: float64(progress.Bound) / seconds,
+		Pods: pods, Unbound: pods - progress.Bound, GPUs: load.GPUs(o.objects.Pods), Seconds: seconds, PodsPerSecond: perSecond(progress.Bound, seconds),
 		CPUSeconds: used.CPU.Seconds(), PeakBytes: used.PeakBytes,
 		Reused: counts.Reused, PluginCalls: counts.PluginCalls, ScoringMicroseconds: perPod(counts.Scoring.Seconds()),
 	}
-	if profiler != nil {
-		profile, err := profiler.Stop(s.ProfileFile)
+	if len(o.objects.Gangs) > 0 {
+		r.Gangs = judgeGangs(o.objects, o.watch.Binds(), seconds)
+		if attempts := float64(counts.GangAttempts); attempts > 0 {
+			r.Gangs.Attempts = counts.GangAttempts
+			r.Gangs.DecisionMilliseconds = counts.GangDecision.Seconds() * 1e3 / attempts
+			r.Gangs.CycleMilliseconds = counts.GangCycle.Seconds() * 1e3 / attempts
+		}
+	}
+	if o.profiler != nil {
+		profile, err := o.profiler.Stop(o.ProfileFile)
 		if err != nil {
 			return report.Run{}, err
 		}
@@ -133,31 +185,39 @@ func (s Setup) measure(ctx context.Context, progress watchbinds.Progress, proces
 	return r, nil
 }
 
-// waitBound waits until all pods are bound. It fails when the scheduler ends, when no pod was bound for a while, and when a bind was
+// perSecond is a speed; 0 where no time has passed, as between no binds or at one.
+func perSecond(count int, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(count) / seconds
+}
+
+// wait waits until the progress is as wanted. It fails when the scheduler ends, when nothing happens for a while, and when a bind was
 // wrong.
-func (s Setup) waitBound(ctx context.Context, name string, pods int, watch *watchbinds.Watch,
-	process *scheduler.Scheduler) (watchbinds.Progress, error) {
+func (o *one) wait(ctx context.Context, what string, enough func(watchbinds.Progress) bool) (watchbinds.Progress, error) {
 	line := time.NewTicker(sayEvery)
 	defer line.Stop()
-	stalled := time.NewTimer(s.Stalled)
+	stalled := time.NewTimer(o.Stalled)
 	defer stalled.Stop()
+	pods := len(o.objects.Pods)
 	for {
-		progress, err := watch.Progress()
-		if err != nil || progress.Bound >= pods {
+		progress, err := o.watch.Progress()
+		if err != nil || enough(progress) {
 			return progress, err
 		}
 		select {
 		case <-ctx.Done():
 			return progress, context.Cause(ctx)
-		case <-process.Done():
-			return progress, process.Ended()
+		case <-o.scheduler.Done():
+			return progress, o.scheduler.Ended()
 		case <-stalled.C:
-			return progress, fmt.Errorf("%d of %d pods are bound, and %w %v; the scheduler's last output:\n%s",
-				progress.Bound, pods, errStalled, s.Stalled, process.Tail())
-		case <-watch.Changes():
-			stalled.Reset(s.Stalled)
+			return progress, fmt.Errorf("%d of %d pods are bound and %d refused, and no other one was %s: %w %v; the scheduler's last output:\n%s",
+				progress.Bound, pods, progress.Refused, what, errStalled, o.Stalled, o.scheduler.Tail())
+		case <-o.watch.Changes():
+			stalled.Reset(o.Stalled)
 		case <-line.C:
-			s.Say("%s: %d of %d pods bound%s", name, progress.Bound, pods, speed(progress))
+			o.Say("%s: %d of %d pods bound%s", o.kind.Name, progress.Bound, pods, speed(progress))
 		}
 	}
 }
@@ -173,8 +233,8 @@ func speed(p watchbinds.Progress) string {
 
 // explain prints what the scheduler said of one of the pods without a node, and returns how many of them fit on a node. When it has
 // not said of each that it finds no node, explain returns the error that led here.
-func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, fits func(*corev1.Pod) bool, stalled error) (int, error) {
-	list, err := c.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
+func (o *one) explain(ctx context.Context, stalled error) (int, error) {
+	list, err := o.cluster.Client.CoreV1().Pods(cluster.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	if err != nil {
 		return 0, errors.Join(stalled, fmt.Errorf("look for the pods that are not bound: %w", err))
 	}
@@ -184,11 +244,11 @@ func (s Setup) explain(ctx context.Context, name string, c *cluster.Cluster, fit
 	}
 	overlooked := 0
 	for i := range list.Items {
-		if fits(&list.Items[i]) {
+		if o.watch.Fits(&list.Items[i]) {
 			overlooked++
 		}
 	}
-	s.Say("%s: %d pods got no node, and %d of them fit on a node; %s", name, len(list.Items), overlooked, why)
+	o.Say("%s: %d pods got no node, and %d of them fit on a node; %s", o.kind.Name, len(list.Items), overlooked, why)
 	return overlooked, nil
 }
 

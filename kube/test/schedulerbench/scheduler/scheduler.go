@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/process"
@@ -19,6 +20,14 @@ import (
 
 // Plugin is the name of Berth's plugin in configurations and metrics.
 const Plugin = "BerthPlacement"
+
+// Feature gates of Kubernetes' own gang scheduling.
+const (
+	// GangGate switches it on.
+	GangGate = "GenericWorkload"
+	// TopologyGate lets a gang demand nodes with one value of a label. It needs the other one.
+	TopologyGate = "TopologyAwareWorkloadScheduling"
+)
 
 // Kind is a scheduler under test.
 type Kind struct {
@@ -28,6 +37,10 @@ type Kind struct {
 	ProfileName string
 	// Argv is the command line of the program, without flags.
 	Argv []string
+	// InTree is a scheduler that schedules gangs with Kubernetes' own gang scheduling. Any other reads Berth's labels of the pods.
+	InTree bool
+	// Gates are feature gates that are switched on.
+	Gates []string
 	// QPS is how many requests per second its client may send, and at once. Kubernetes' own default is 50 and 100.
 	QPS int
 	// profile is the profile in YAML, without its name.
@@ -36,7 +49,26 @@ type Kind struct {
 
 // Stock is the stock kube-scheduler with its default configuration.
 func Stock(argv ...string) Kind {
-	return Kind{Name: "stock", ProfileName: "default-scheduler", Argv: argv}
+	return Kind{Name: "stock", ProfileName: "default-scheduler", Argv: argv, InTree: true}
+}
+
+// OursInTree is berth-scheduler that leaves gangs to Kubernetes' own gang scheduling.
+func OursInTree(argv ...string) Kind {
+	k := Ours(argv...)
+	k.Name, k.InTree = "berth-intree", true
+	return k
+}
+
+// For returns the kind with the feature gates that it needs for gangs, and for gangs that have to be within a part of the cluster.
+func (k Kind) For(gangs, topology bool) Kind {
+	k.Gates = nil
+	if k.InTree && gangs {
+		k.Gates = []string{GangGate}
+		if topology {
+			k.Gates = append(k.Gates, TopologyGate)
+		}
+	}
+	return k
 }
 
 // Ours is berth-scheduler with the profile that Berth ships. The weight is above 100 x the sum of the others (13 in Kubernetes 1.37),
@@ -123,10 +155,26 @@ func Start(ctx context.Context, k Kind, kubeconfig, dir string, cores []int) (*S
 		Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
 	argv := append(append([]string{}, k.Argv...), "--config="+config, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--authentication-skip-lookup", "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics,/debug/pprof/*")
+	if len(k.Gates) > 0 {
+		argv = append(argv, "--feature-gates="+strings.Join(k.Gates, "=true,")+"=true")
+	}
 	if s.Process, err = process.Start(dir, "scheduler", cores, argv...); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// WaitReady waits until the scheduler has read what the API server has, and schedules what comes.
+func (s *Scheduler) WaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return s.Wait(ctx, "the scheduler", func(ctx context.Context) error {
+		body, err := s.get(ctx, "/readyz")
+		if err != nil {
+			return err
+		}
+		return body.Close()
+	})
 }
 
 // Metrics reads what the scheduler's metrics say.

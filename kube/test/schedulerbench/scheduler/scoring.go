@@ -21,6 +21,11 @@ type Counts struct {
 	Scoring time.Duration
 	// Reused is how many pods got a node from the scores of the pod before (scheduler_batch_attempts_total).
 	Reused int
+	// GangAttempts is how often a whole gang was tried (scheduler_podgroup_schedule_attempts_total). GangDecision is the time of these
+	// decisions by the clock (scheduler_podgroup_scheduling_algorithm_duration_seconds), GangCycle with what is written before the next
+	// decision begins (scheduler_podgroup_scheduling_attempt_duration_seconds). Only Kubernetes' own gang scheduling counts them.
+	GangAttempts            int
+	GangDecision, GangCycle time.Duration
 	// PluginCalls is how often Score of Berth's plugin was called, once per node (scheduler_plugin_evaluation_total).
 	PluginCalls int
 }
@@ -34,13 +39,20 @@ func parse(text io.Reader) (Counts, error) {
 	}
 	var c Counts
 	for _, point := range []string{"PreFilter", "PreScore", "Score"} {
-		sum := total(families["scheduler_framework_extension_point_duration_seconds"], map[string]string{"extension_point": point})
-		c.Scoring += time.Duration(sum * float64(time.Second))
+		c.Scoring += seconds(families["scheduler_framework_extension_point_duration_seconds"], map[string]string{"extension_point": point})
 	}
 	c.Reused = int(total(families["scheduler_batch_attempts_total"], map[string]string{"result": "hint_used"}))
+	c.GangAttempts = int(total(families["scheduler_podgroup_schedule_attempts_total"], nil))
+	c.GangDecision = seconds(families["scheduler_podgroup_scheduling_algorithm_duration_seconds"], nil)
+	c.GangCycle = seconds(families["scheduler_podgroup_scheduling_attempt_duration_seconds"], nil)
 	score := map[string]string{"plugin": Plugin, "extension_point": "Score"}
 	c.PluginCalls = int(total(families["scheduler_plugin_evaluation_total"], score))
 	return c, nil
+}
+
+// seconds is total of a family in seconds.
+func seconds(family *dto.MetricFamily, labels map[string]string) time.Duration {
+	return time.Duration(total(family, labels) * float64(time.Second))
 }
 
 // total adds up the series of a family that have the labels: the values of counters, the sums of histograms.

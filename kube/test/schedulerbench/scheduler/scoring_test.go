@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,17 @@ scheduler_plugin_evaluation_total{extension_point="Filter",plugin="BerthPlacemen
 scheduler_plugin_evaluation_total{extension_point="Score",plugin="ImageLocality",profile="p"} 9999
 `
 
+const attempts = `# TYPE scheduler_podgroup_schedule_attempts_total counter
+scheduler_podgroup_schedule_attempts_total{profile="p",result="scheduled"} 5
+scheduler_podgroup_schedule_attempts_total{profile="p",result="unschedulable"} 2
+# TYPE scheduler_podgroup_scheduling_algorithm_duration_seconds histogram
+scheduler_podgroup_scheduling_algorithm_duration_seconds_sum 0.5
+scheduler_podgroup_scheduling_algorithm_duration_seconds_count 7
+# TYPE scheduler_podgroup_scheduling_attempt_duration_seconds histogram
+scheduler_podgroup_scheduling_attempt_duration_seconds_sum{profile="p",result="scheduled"} 1.5
+scheduler_podgroup_scheduling_attempt_duration_seconds_count{profile="p",result="scheduled"} 5
+`
+
 func TestParse(t *testing.T) {
 	tests := map[string]struct {
 		text    string
@@ -39,6 +51,7 @@ func TestParse(t *testing.T) {
 		"nothing":         {},
 		"extension point": {text: points, want: Counts{Scoring: 2500 * time.Millisecond}},
 		"batches":         {text: batches, want: Counts{Reused: 11}},
+		"gangs":           {text: attempts, want: Counts{GangAttempts: 7, GangDecision: 500 * time.Millisecond, GangCycle: 1500 * time.Millisecond}},
 		"calls":           {text: evaluations, want: Counts{PluginCalls: 5000}},
 		"all":             {text: points + batches + evaluations, want: Counts{Scoring: 2500 * time.Millisecond, Reused: 11, PluginCalls: 5000}},
 		"no metrics":      {text: "no metrics {\n", wantErr: true},
@@ -53,15 +66,37 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestFor(t *testing.T) {
+	tests := map[string]struct {
+		kind            Kind
+		gangs, topology bool
+		want            []string
+	}{
+		"stock, no gangs":            {kind: Stock()},
+		"stock, gangs":               {kind: Stock(), gangs: true, want: []string{"GenericWorkload"}},
+		"stock, gangs within a rack": {kind: Stock(), gangs: true, topology: true, want: []string{"GenericWorkload", "TopologyAwareWorkloadScheduling"}},
+		"ours":                       {kind: Ours(), gangs: true, topology: true},
+		"ours in tree":               {kind: OursInTree(), gangs: true, want: []string{"GenericWorkload"}},
+		"stock, a load without it":   {kind: Stock().For(true, true)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.kind.For(tc.gangs, tc.topology).Gates; !slices.Equal(got, tc.want) {
+				t.Errorf("gates %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestConfigurationNamesTheProfile(t *testing.T) {
-	for _, k := range []Kind{Stock("kube-scheduler"), Ours("berth-scheduler")} {
+	for _, k := range []Kind{Stock("kube-scheduler"), Ours("berth-scheduler"), OursInTree("berth-scheduler")} {
 		text := k.configuration("/a/kubeconfig")
 		for _, want := range []string{"kubeconfig: /a/kubeconfig\n", "- schedulerName: " + k.ProfileName} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: no %q in\n%s", k.Name, want, text)
 			}
 		}
-		if got := strings.Contains(text, Plugin); got != (k.Name == "ours") {
+		if got := strings.Contains(text, Plugin); got != (k.Name != "stock") {
 			t.Errorf("%s: names %s: %v", k.Name, Plugin, got)
 		}
 	}

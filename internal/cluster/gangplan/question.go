@@ -1,0 +1,182 @@
+package gangplan
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/core/fleet/gang"
+)
+
+// Input is what a question is made from.
+type Input struct {
+	View   *gangview.Gang
+	Levels gangview.Levels
+	// Node returns the index of the node of a member, gang.Unbound for one that has none, and false for one whose node does not exist: it
+	// is left out.
+	Node func(*corev1.Pod) (int, bool)
+	// Requests returns what a member requests of GPUs; the first request has its CPU and memory.
+	Requests func(*corev1.Pod) []fleet.Shape
+}
+
+// Class are members of one signature.
+type Class struct {
+	// Signature is what Signature returns for them.
+	Signature string
+	// Pod is the first of them.
+	Pod   *corev1.Pod
+	Rules Rules
+}
+
+// Question is what to plan. The Capacity of the classes of the gang is not set.
+type Question struct {
+	Gang gang.Gang
+	// Keys are the label keys of its levels, the widest first, without that of the node.
+	Keys []string
+	// Members are the pods of the members of the gang, in their order.
+	Members []*corev1.Pod
+	// Classes are those of the gang, in their order.
+	Classes []Class
+	// Problem says in one sentence why the gang cannot be planned, whatever the nodes are; it is empty when it can.
+	Problem string
+}
+
+// Least is how many members have to have a node together.
+func Least(view *gangview.Gang) int { return int(view.Min - view.Done) }
+
+// Ask returns the question for a gang of at least one member without a Problem. The error is that of a pod that cannot be read.
+//
+// Where there are no segments, the members that have a node come first: they count for the least number, whatever their rank.
+func Ask(in Input) (Question, error) {
+	var q Question
+	members := slices.Clone(in.View.Members)
+	if in.View.Topology.SegmentSize == 0 {
+		slices.SortStableFunc(members, func(a, b *corev1.Pod) int { return waits(in.Node(a)) - waits(in.Node(b)) })
+	}
+	q.Gang.Min = max(1, min(Least(in.View), len(members)))
+	if q.Problem = q.levels(in.Levels, in.View.Topology); q.Problem != "" {
+		return q, nil
+	}
+	for _, pod := range members {
+		node, exists := in.Node(pod)
+		if !exists {
+			continue
+		}
+		class, err := q.class(pod, in.Requests)
+		if err != nil {
+			return q, err
+		}
+		q.Gang.Members = append(q.Gang.Members, gang.Member{Class: class, Node: node})
+		q.Members = append(q.Members, pod)
+	}
+	q.Gang.Min = min(q.Gang.Min, len(q.Gang.Members))
+	if sharedClaim(members) != "" {
+		// Members that share a claim are on the node of its devices.
+		q.Gang.Required, q.Gang.Preferred = len(q.Keys), len(q.Keys)
+	}
+	return q, nil
+}
+
+// waits is 1 for a member without a node.
+func waits(node int, exists bool) int {
+	if exists && node == gang.Unbound {
+		return 1
+	}
+	return 0
+}
+
+// class returns the class of a member, which is a new one for the first of its signature.
+func (q *Question) class(pod *corev1.Pod, requests func(*corev1.Pod) []fleet.Shape) (int, error) {
+	text, err := Signature(pod)
+	if err != nil {
+		return 0, fmt.Errorf("read pod %s: %w", pod.Name, err)
+	}
+	if i := slices.IndexFunc(q.Classes, func(c Class) bool { return c.Signature == text }); i >= 0 {
+		return i, nil
+	}
+	q.Classes = append(q.Classes, Class{Signature: text, Pod: pod, Rules: NewRules(pod)})
+	q.Gang.Classes = append(q.Gang.Classes, gang.Class{Requests: requests(pod)})
+	return len(q.Classes) - 1, nil
+}
+
+// levels sets the levels of the gang, and returns what is wrong with them.
+func (q *Question) levels(levels gangview.Levels, t gangview.Topology) string {
+	for _, l := range levels {
+		if l.Key != corev1.LabelHostname {
+			q.Keys = append(q.Keys, l.Key)
+		}
+	}
+	for _, key := range []string{t.Required, t.Preferred, t.SegmentLevel} {
+		if key != "" && key != corev1.LabelHostname && !slices.Contains(q.Keys, key) {
+			// A level that the configuration does not have stands alone: it is neither wider nor narrower than the others.
+			q.Keys = []string{key}
+		}
+	}
+	problem := ""
+	position := func(key string) int {
+		if key == corev1.LabelHostname {
+			return len(q.Keys)
+		}
+		i := slices.Index(q.Keys, key)
+		if i < 0 && problem == "" {
+			problem = fmt.Sprintf("the topology level %q cannot be combined with one that the configuration of the scheduler does not have: use levels of topologyLevels", key)
+		}
+		return i
+	}
+	g := &q.Gang
+	g.Required, g.Preferred = gang.Anywhere, len(q.Keys)
+	if t.Required != "" {
+		g.Required = position(t.Required)
+	}
+	if t.Preferred != "" {
+		g.Preferred = max(position(t.Preferred), g.Required)
+	}
+	if t.Unconstrained {
+		g.Preferred = g.Required
+	}
+	if t.SegmentSize > 0 {
+		g.Segment = gang.Segment{Level: position(t.SegmentLevel), Size: int(t.SegmentSize)}
+	}
+	return problem
+}
+
+// sharedClaim returns a ResourceClaim that several members use, or an empty text. Its devices are those of one node.
+func sharedClaim(members []*corev1.Pod) string {
+	seen := map[string]bool{}
+	for _, pod := range members {
+		for i := range pod.Spec.ResourceClaims {
+			name := pod.Spec.ResourceClaims[i].ResourceClaimName
+			if name == nil {
+				continue
+			}
+			if seen[*name] {
+				return *name
+			}
+			seen[*name] = true
+		}
+	}
+	return ""
+}
+
+// WasWhole tells whether a gang with too few members on nodes had enough of them earlier, and has lost members: those that existed when the
+// last one was bound, at the time that it returns, are fewer than the least number. The others take the place of members that were lost.
+func WasWhole(view *gangview.Gang) (whole bool, bound metav1.Time) {
+	for _, pod := range view.Members {
+		for i := range pod.Status.Conditions {
+			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && bound.Before(&c.LastTransitionTime) {
+				bound = c.LastTransitionTime
+			}
+		}
+	}
+	existed := 0
+	for _, pod := range view.Members {
+		if pod.Spec.NodeName != "" || !bound.Before(&pod.CreationTimestamp) {
+			existed++
+		}
+	}
+	return existed < Least(view), bound
+}

@@ -1,0 +1,133 @@
+package gangplan
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	resourcehelper "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// Signature names what of a member the rules of Kubernetes look at: members with equal ones can use the same nodes.
+func Signature(pod *corev1.Pod) (string, error) {
+	spec := corev1.PodSpec{
+		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations, NodeName: pod.Spec.NodeName,
+		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, HostNetwork: pod.Spec.HostNetwork,
+	}
+	for i := range pod.Spec.Volumes {
+		if volume := &pod.Spec.Volumes[i]; volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil || volume.CSI != nil {
+			spec.Volumes = append(spec.Volumes, *volume)
+		}
+	}
+	spec.ResourceClaims = append(spec.ResourceClaims, pod.Spec.ResourceClaims...)
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			spec.Containers = append(spec.Containers, corev1.Container{Resources: list[i].Resources, Ports: list[i].Ports, RestartPolicy: list[i].RestartPolicy})
+		}
+	}
+	text, err := json.Marshal(spec)
+	return string(text), err
+}
+
+// Rules are those of Kubernetes by which nodes let members run, as far as they do not depend on other pods.
+type Rules struct {
+	// Single is true where two members do not run on one node.
+	Single bool
+
+	pod      *corev1.Pod
+	affinity nodeaffinity.RequiredNodeAffinity
+	amounts  corev1.ResourceList
+	// repelled select pods that must not be on the node of the member.
+	repelled []labels.Selector
+}
+
+// NewRules returns the rules of a pod.
+func NewRules(pod *corev1.Pod) Rules {
+	r := Rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: Amounts(pod), repelled: repelled(pod), Single: usesPort(pod)}
+	for _, selector := range r.repelled {
+		r.Single = r.Single || selector.Matches(labels.Set(pod.Labels))
+	}
+	return r
+}
+
+// Repels tells whether the member does not run on a node of some other pods.
+func (r *Rules) Repels() bool { return len(r.repelled) > 0 }
+
+// RepelledBy tells whether the member does not run on the node of a pod.
+func (r *Rules) RepelledBy(pod *corev1.Pod) bool {
+	return pod.Namespace == r.pod.Namespace && slices.ContainsFunc(r.repelled, func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) })
+}
+
+// Capacity returns how many members can run on a node by what package fleet does not look at. Free returns what no pod of the node has of a
+// resource, and counted tells which resources package fleet looks at.
+func (r *Rules) Capacity(n *corev1.Node, free func(corev1.ResourceName) resource.Quantity, counted func(corev1.ResourceName) bool) int32 {
+	if ok, err := r.affinity.Match(n); err != nil || !ok {
+		return 0
+	}
+	if len(n.Spec.Taints) > 0 || n.Spec.Unschedulable {
+		taints := n.Spec.Taints
+		if n.Spec.Unschedulable {
+			taints = append(slices.Clip(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+		}
+		matters := func(t *corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+		}
+		if _, found := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), taints, r.pod.Spec.Tolerations, matters, false); found {
+			return 0
+		}
+	}
+	capacity := int64(math.MaxInt32)
+	for name, amount := range r.amounts {
+		if counted(name) || amount.IsZero() {
+			continue
+		}
+		left := free(name)
+		capacity = min(capacity, max(0, left.Value()/amount.Value()))
+	}
+	if r.Single {
+		capacity = min(capacity, 1)
+	}
+	return int32(capacity)
+}
+
+// Amounts returns all that a pod requests of a node, itself included.
+func Amounts(pod *corev1.Pod) corev1.ResourceList {
+	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	amounts[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return amounts
+}
+
+// usesPort tells whether a pod uses a port of the host.
+func usesPort(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		for _, port := range pod.Spec.Containers[i].Ports {
+			if port.HostPort > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// repelled returns what selects the pods of its own namespace with which a pod does not run on one node.
+func repelled(pod *corev1.Pod) (selectors []labels.Selector) {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		if term.TopologyKey != corev1.LabelHostname || len(term.Namespaces) > 0 || term.NamespaceSelector != nil || len(term.MatchLabelKeys) > 0 || len(term.MismatchLabelKeys) > 0 {
+			continue // The other plugins decide.
+		}
+		if selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector); err == nil && !selector.Empty() {
+			selectors = append(selectors, selector)
+		}
+	}
+	return selectors
+}

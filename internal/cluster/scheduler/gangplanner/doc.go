@@ -1,0 +1,13 @@
+// Package gangplanner plans where the pods of a gang go: it asks the model of the scheduler with what Kubernetes' own rules leave of each
+// node. The plugins for gangs share it: gangs, for those of labels and PodGroups of other projects, and podgroups, for Kubernetes' own.
+//
+// It guarantees
+//
+//   - that a plan keeps node selectors, required node affinity, taints, anti-affinity on a node, the resources of nodes, and what is held
+//     for others; what further rules refuse is known only by the filters of the scheduler;
+//   - that a gang is refused only where these rules leave no place for it.
+//
+// It keeps nothing of its own, does no I/O, and is for the scheduling cycle. It must not import anything of Berth but
+// internal/cluster/gangplan, gangview, the model and the claims of the scheduler, and internal/core, and of Kubernetes' scheduler only the
+// public framework.
+package gangplanner

@@ -1,0 +1,179 @@
+package gangplanner
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
+	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/core/fleet/gang"
+)
+
+// Planner plans gangs of pods.
+type Planner struct {
+	Model *model.Model
+	// Claims is nil where ResourceClaims are not known.
+	Claims *claims.Scorer
+}
+
+// Question is what to plan.
+type Question struct {
+	Policy string
+	Levels gangview.Levels
+	// View is the gang: its members, of which Min less Done are placed or none.
+	View *gangview.Gang
+	// Bound are the nodes of members that have one.
+	Bound map[types.UID]string
+	// Allowed are the nodes that other plugins let members use, by their signature, where that is known.
+	Allowed map[string]map[string]bool
+	// Nodes is the snapshot that the model was given last, Within those of it that are considered; nil is all.
+	Nodes  []fwk.NodeInfo
+	Within map[string]bool
+	Held   []model.Held
+	// Plans is how many plans are wanted.
+	Plans int
+}
+
+// Answer has plans, the best first, or says why there is none.
+type Answer struct {
+	Plans []Plan
+	// Refusal is why the gang does not fit, Problem what is wrong with the question, Gone how many members are on nodes that do not exist,
+	// where too few are left without them.
+	Refusal *gang.Refusal
+	Problem string
+	Gone    int
+}
+
+// Plan is where the members go that have no node.
+type Plan struct {
+	Places map[types.UID]Place
+	// Level is the label key of the narrowest level of which one domain has all members, Domain the name of the domain; both may be empty.
+	Level, Domain string
+	// Exact is false where there may be a better plan, which places more members.
+	Exact bool
+}
+
+// Place is what a plan says of a member.
+type Place struct {
+	Pod      *v1.Pod
+	Node     string
+	Requests []fleet.Shape
+}
+
+// Plan plans a gang.
+func (p *Planner) Plan(q *Question) (Answer, error) {
+	ask, err := gangplan.Ask(gangplan.Input{View: q.View, Levels: q.Levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
+		node := q.Bound[pod.UID]
+		if node == "" {
+			return gang.Unbound, true
+		}
+		return p.Model.Index(node)
+	}})
+	if err != nil || ask.Problem != "" {
+		return Answer{Problem: ask.Problem}, err
+	}
+	if gone := len(q.View.Members) - len(ask.Members); gone > 0 && gangplan.Least(q.View) > len(ask.Members) {
+		return Answer{Gone: gone}, nil
+	}
+	for c := range ask.Classes {
+		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q)
+	}
+	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans))
+	if err != nil || refusal != nil {
+		return Answer{Refusal: refusal}, err
+	}
+	topology := p.Model.Topology(ask.Keys)
+	answer := Answer{}
+	for i := range made {
+		plan := Plan{Places: map[types.UID]Place{}, Level: topology.Name(made[i].Level), Domain: made[i].Domain, Exact: made[i].Exact}
+		for at, member := range ask.Gang.Members {
+			if node := made[i].Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
+				pod := ask.Members[at]
+				plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
+			}
+		}
+		answer.Plans = append(answer.Plans, plan)
+	}
+	return answer, nil
+}
+
+// Sentence says why a gang does not fit.
+func Sentence(key gangview.Key, refusal *gang.Refusal, levels gangview.Levels) string {
+	named := *refusal
+	for _, l := range levels {
+		for _, level := range []*string{&named.Level, &named.Wider} {
+			if *level == l.Key {
+				*level = l.Name
+			}
+		}
+	}
+	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", key, &named)
+	if named.Wider != "" {
+		text += fmt.Sprintf("; it would fit in %s", in(named.Wider))
+	}
+	return text
+}
+
+// in returns a level with its article.
+func in(level string) string {
+	if level == "" || level[0] == 't' { // "the whole fleet"
+		return level
+	}
+	return "one " + level
+}
+
+// requests returns what a member requests of GPUs, those of its claims as whole GPUs.
+func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
+	requests := p.Model.Requests(pod)
+	if p.Claims != nil && requests[0].GPUs == 0 && len(pod.Spec.ResourceClaims) > 0 {
+		if list := p.Claims.Of(pod); len(list) > 0 {
+			return []fleet.Shape{claims.Shape(requests[0], list)}
+		}
+	}
+	return requests
+}
+
+// capacity returns how many members of a class other rules let run on each node.
+func (p *Planner) capacity(class *gangplan.Class, q *Question) []int32 {
+	capacity := make([]int32, len(q.Nodes))
+	counted := func(name v1.ResourceName) bool {
+		return name == v1.ResourceCPU || name == v1.ResourceMemory || p.Model.Offered(name)
+	}
+	allowed := q.Allowed[class.Signature]
+	for position, node := range q.Nodes {
+		name := node.Node().Name
+		if allowed != nil && !allowed[name] || q.Within != nil && !q.Within[name] {
+			continue
+		}
+		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return class.Rules.RepelledBy(info.GetPod()) }) {
+			continue
+		}
+		free := func(name v1.ResourceName) resource.Quantity { return Free(node, name) }
+		capacity[p.Model.At(position)] = class.Rules.Capacity(node.Node(), free, counted)
+	}
+	return capacity
+}
+
+// Free returns what no pod of a node has of a resource.
+func Free(node fwk.NodeInfo, name v1.ResourceName) resource.Quantity {
+	all, used := node.GetAllocatable(), node.GetRequested()
+	switch name {
+	case v1.ResourceCPU:
+		return *resource.NewMilliQuantity(all.GetMilliCPU()-used.GetMilliCPU(), resource.DecimalSI)
+	case v1.ResourceMemory:
+		return *resource.NewQuantity(all.GetMemory()-used.GetMemory(), resource.BinarySI)
+	case v1.ResourceEphemeralStorage:
+		return *resource.NewQuantity(all.GetEphemeralStorage()-used.GetEphemeralStorage(), resource.BinarySI)
+	case v1.ResourcePods:
+		return *resource.NewQuantity(int64(all.GetAllowedPodNumber()-len(node.GetPods())), resource.DecimalSI)
+	}
+	return *resource.NewQuantity(all.GetScalarResources()[name]-used.GetScalarResources()[name], resource.DecimalSI)
+}

@@ -1,0 +1,489 @@
+package gangs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+)
+
+func (w *world) train() *gang { return w.gangs[gangview.Key{Namespace: "ml", Name: "train"}] }
+
+// heldOn returns the nodes on which something is held.
+func (w *world) heldOn() string {
+	var list []string
+	for _, h := range w.holds.others(gangview.Key{}) {
+		list = append(list, h.node)
+	}
+	return strings.Join(list, " ")
+}
+
+// tried returns the members that the keeper brings back to the queue, and deleted those that it deletes.
+func (w *world) look() (tried, deleted string) {
+	again, lost := w.overdue()
+	for _, out := range again {
+		tried += names(out.pods)
+	}
+	for _, l := range lost {
+		deleted += names(l.pods)
+	}
+	return tried, deleted
+}
+
+// permitted reserves all members on a node, and permits them.
+func (w *world) permitted(t *testing.T, pods ...*v1.Pod) {
+	t.Helper()
+	w.planned(t, "n0", pods...)
+	for _, p := range pods {
+		if _, ok := w.reserve(p, "n0"); !ok {
+			t.Fatalf("%s is not reserved", p.Name)
+		}
+		w.permit(p)
+	}
+}
+
+// TestKeeperDeletes checks which members the keeper deletes, where it has not seen the beginning of the gang.
+func TestKeeperDeletes(t *testing.T) {
+	boundAt := func(p *v1.Pod, at time.Time) *v1.Pod {
+		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(at)
+		return p
+	}
+	tests := map[string]struct {
+		run  func(t *testing.T, w *world)
+		want string
+	}{
+		"bound in part": {func(_ *testing.T, w *world) { w.set(pod(0, 3, "n0")); w.set(pod(1, 3, "")); w.set(pod(2, 3, "")) }, "0"},
+		"of another scheduler": {func(_ *testing.T, w *world) {
+			for i, node := range []string{"n0", "", ""} {
+				p := pod(i, 3, node)
+				p.Spec.SchedulerName = "scheduler-plugins-scheduler"
+				w.set(p)
+			}
+		}, ""},
+		"a member was lost before the scheduler started, and one that waits for room is older": {func(_ *testing.T, w *world) {
+			w.set(pod(0, 3, "n0"))
+			w.set(pod(3, 3, "")) // Above the least number.
+			young := pod(1, 3, "")
+			young.CreationTimestamp = metav1.NewTime(start.Add(time.Minute))
+			w.set(young)
+		}, ""},
+		"it was bound long before the scheduler started": {func(_ *testing.T, w *world) {
+			w.set(boundAt(pod(0, 2, "n0"), start.Add(-time.Hour)))
+			old := pod(1, 2, "")
+			old.CreationTimestamp = metav1.NewTime(start.Add(-2 * time.Hour))
+			w.set(old)
+		}, ""},
+		"it is being bound, slowly": {func(t *testing.T, w *world) {
+			for i := range 4 {
+				w.set(pod(i, 4, ""))
+			}
+			for i := range 3 {
+				w.set(pod(i, 4, "n0"))
+				if _, deleted := w.look(); deleted != "" {
+					t.Errorf("%s are deleted although %d was just bound", deleted, i)
+				}
+				if i < 2 {
+					w.clock.Step(15 * time.Second)
+				}
+			}
+		}, "0 1 2"}, // 21 s after the last one, not before; see below.
+		"the minimum is not readable": {func(_ *testing.T, w *world) {
+			w.set(pod(0, 3, "n0"))
+			for i := 1; i < 3; i++ {
+				p := pod(i, 3, "")
+				p.Labels[gangview.MinMember] = "three"
+				w.set(p)
+			}
+		}, ""},
+		"it was whole, all were replaced, and the second time it is bound in part": {func(t *testing.T, w *world) {
+			w.set(pod(0, 2, "n0"))
+			w.set(pod(1, 2, "n0"))
+			w.overdue()
+			w.set(pod(2, 2, ""))
+			w.set(pod(3, 2, ""))
+			w.remove(pod(0, 2, "n0"))
+			w.remove(pod(1, 2, "n0"))
+			w.permitted(t, pod(2, 2, ""), pod(3, 2, ""))
+			w.bind(pod(2, 2, ""), "n0")
+			w.set(pod(2, 2, "n0"))
+			w.unreserve(pod(3, 2, ""), "n0")
+		}, "2"},
+		"it was bound in part from the beginning, and a member was deleted": {func(t *testing.T, w *world) {
+			for i := range 3 {
+				w.set(pod(i, 3, ""))
+			}
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.bind(pod(0, 3, ""), "n0")
+			w.set(pod(0, 3, "n0"))
+			w.unreserve(pod(1, 3, ""), "n0")
+			w.remove(pod(2, 3, ""))
+		}, "0"},
+		"its PodGroup is not known yet": {func(_ *testing.T, w *world) {
+			for i, node := range []string{"n0", ""} {
+				p := pod(i, 2, node)
+				p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "train"}
+				w.set(p)
+			}
+			w.overdue()
+			w.clock.Step(time.Minute)
+			w.overdue()
+			key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
+			w.setGroup(key, &gangview.Group{UID: "g", Created: metav1.NewTime(start), Min: 2})
+		}, "0"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			test.run(t, w)
+			if _, deleted := w.look(); deleted != "" {
+				t.Errorf("%s are deleted at once", deleted)
+			}
+			w.clock.Step(w.limits.Release - time.Second)
+			if _, deleted := w.look(); deleted != "" {
+				t.Errorf("%s are deleted before the limit", deleted)
+			}
+			w.clock.Step(2 * time.Second)
+			if _, deleted := w.look(); deleted != test.want {
+				t.Errorf("the members %q are deleted; want %q", deleted, test.want)
+			}
+		})
+	}
+}
+
+// TestPlaces checks what is held after what can go wrong with a binding, or a lost member.
+func TestPlaces(t *testing.T) {
+	tests := map[string]struct {
+		run  func(t *testing.T, w *world)
+		want string
+	}{
+		"a binding fails": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0") }, "n0"},
+		"it was bound, and the answer is an error": {func(_ *testing.T, w *world) {
+			w.set(pod(1, 3, "n0"))
+			w.unreserve(pod(1, 3, ""), "n0")
+		}, ""},
+		"the answer is an error, then it is known to be bound": {func(_ *testing.T, w *world) {
+			w.unreserve(pod(1, 3, ""), "n0")
+			w.set(pod(1, 3, "n0"))
+		}, ""},
+		"a binding fails for longer than a place is held": {func(t *testing.T, w *world) {
+			w.bind(pod(2, 3, ""), "n0")
+			for range 5 {
+				w.unreserve(pod(1, 3, ""), "n0")
+				w.clock.Step(8 * time.Second)
+				w.overdue()
+				w.permitted(t, pod(1, 3, ""))
+			}
+			w.unreserve(pod(1, 3, ""), "n0")
+		}, ""},
+		"the member is deleted": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0"); w.remove(pod(1, 3, "")) }, ""},
+		"a member loses its label": {func(_ *testing.T, w *world) {
+			w.bindAll()
+			other := pod(1, 3, "n0")
+			other.Labels = nil
+			w.set(other)
+		}, ""},
+		"a member of a whole gang is deleted": {func(_ *testing.T, w *world) { w.bindAll(); w.remove(pod(1, 3, "n0")) }, "n0"},
+		"a member of another scheduler's gang is deleted": {func(_ *testing.T, w *world) {
+			for i := range 3 {
+				p := pod(i, 3, "n0")
+				p.Spec.SchedulerName = "another"
+				w.set(p)
+			}
+			w.overdue()
+			p := pod(1, 3, "n0")
+			p.Spec.SchedulerName = "another"
+			w.remove(p)
+		}, ""},
+		"the one in its place is planned elsewhere":  {func(t *testing.T, w *world) { w.lose(t) }, "n5"},
+		"and that plan is given up":                  {func(t *testing.T, w *world) { w.lose(t); w.unreserve(pod(3, 3, ""), "n5") }, "n0"},
+		"all members are deleted one after another":  {func(_ *testing.T, w *world) { w.bindAll(); w.removeAll() }, ""},
+		"all are deleted, and others take the place": {func(_ *testing.T, w *world) { w.bindAll(); w.set(pod(7, 3, "")); w.removeAll(); w.overdue() }, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for i := range 3 {
+				w.set(pod(i, 3, ""))
+			}
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.bind(pod(0, 3, ""), "n0")
+			test.run(t, w)
+			if got := w.heldOn(); got != test.want {
+				t.Errorf("held on %q; want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func (w *world) bindAll() {
+	for i := range 3 {
+		w.bind(pod(i, 3, ""), "n0")
+		w.set(pod(i, 3, "n0"))
+	}
+	w.overdue()
+}
+
+func (w *world) removeAll() {
+	for i := range 3 {
+		w.remove(pod(i, 3, "n0"))
+	}
+}
+
+// lose loses a member, and plans the one that takes its place elsewhere.
+func (w *world) lose(t *testing.T) {
+	w.bindAll()
+	w.remove(pod(1, 3, "n0"))
+	w.set(pod(3, 3, ""))
+	w.planned(t, "n5", pod(3, 3, ""))
+}
+
+// TestWoken checks who is brought back to the queue, at once and at the keeper's looks.
+func TestWoken(t *testing.T) {
+	gated := func(p *v1.Pod) *v1.Pod {
+		p.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "later"}}
+		return p
+	}
+	tests := map[string]struct {
+		run  func(t *testing.T, w *world) string
+		want string
+	}{
+		"a member that came to the queue before it was known": {func(_ *testing.T, w *world) string { return names(w.set(pod(3, 3, "")).pods) }, "3"},
+		"one that came while the others were placed": {func(t *testing.T, w *world) string {
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.set(pod(3, 3, ""))
+			w.train().afterPlan = true // Its refusal.
+			w.unreserve(pod(0, 3, ""), "n0")
+			tried, _ := w.look()
+			return tried
+		}, ""},
+		"one that came while the others were placed, after the last was bound": {func(t *testing.T, w *world) string {
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.set(pod(3, 3, ""))
+			w.bind(pod(0, 3, ""), "n0")
+			w.bind(pod(1, 3, ""), "n0")
+			return names(w.bind(pod(2, 3, ""), "n0"))
+		}, "3"},
+		"the last one is deleted while it is bound": {func(t *testing.T, w *world) string {
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.set(pod(3, 3, ""))
+			w.bind(pod(0, 3, ""), "n0")
+			w.bind(pod(1, 3, ""), "n0")
+			return names(w.remove(pod(2, 3, "")).pods)
+		}, "3"},
+		"the last one is known to be bound after an answer that was an error": {func(t *testing.T, w *world) string {
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.set(pod(3, 3, ""))
+			w.bind(pod(0, 3, ""), "n0")
+			w.bind(pod(1, 3, ""), "n0")
+			w.unreserve(pod(2, 3, ""), "n0")
+			return names(w.set(pod(2, 3, "n0")).pods)
+		}, "3"},
+		"the first has a scheduling gate, and leads nobody": {func(_ *testing.T, w *world) string {
+			w.set(gated(pod(0, 3, "")))
+			w.set(pod(3, 3, ""))
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return names(w.leader(w.train()))
+		}, "1"},
+		"the first is refused by another plugin before it is planned": {func(_ *testing.T, w *world) string {
+			w.set(pod(3, 3, ""))
+			w.miss(pod(0, 3, ""))
+			tried, _ := w.look()
+			return tried
+		}, "1"},
+		"the plan has a member that another plugin refuses": {func(t *testing.T, w *world) string {
+			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.reserve(pod(1, 3, ""), "n0")
+			return names(w.miss(pod(0, 3, "")).pods)
+		}, "0 1 2"},
+		"all are refused by another plugin: nobody, until that lets one in": {func(_ *testing.T, w *world) string {
+			for i := range 3 {
+				w.miss(pod(i, 3, ""))
+			}
+			tried, _ := w.look()
+			return tried
+		}, ""},
+		"a third plan fails: nobody, for a moment": {func(t *testing.T, w *world) string {
+			return w.failPlans(t, 3)
+		}, ""},
+		"a third plan fails, and a moment later": {func(t *testing.T, w *world) string {
+			w.failPlans(t, 3)
+			w.clock.Step(w.limits.Retry)
+			tried, _ := w.look()
+			return tried
+		}, "0"},
+		"a reservation after a long time, in a plan that goes on": {func(t *testing.T, w *world) string {
+			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			for i := range 2 {
+				w.clock.Step(w.limits.Reserve - time.Second)
+				w.reserve(pod(i, 3, ""), "n0")
+			}
+			w.clock.Step(w.limits.Reserve - time.Second)
+			tried, _ := w.look()
+			return tried
+		}, ""},
+		"a pod that was refused because of a hold, when it ends": {func(t *testing.T, w *world) string {
+			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			other := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train-9", UID: "other"}}
+			w.blocked[other.UID] = other
+			if tried, _ := w.look(); tried != "" {
+				t.Errorf("%s is tried while the hold lasts", tried)
+			}
+			w.clock.Step(w.limits.Reserve + time.Second)
+			tried, _ := w.look()
+			return strings.TrimPrefix(tried, "0 1 2")
+		}, "9"},
+		"a gang that was refused because of a hold, when it ends": {func(t *testing.T, w *world) string {
+			w.holds.add(&hold{pod: "x", gang: gangview.Key{Name: "another"}, node: "n0", until: start.Add(time.Second)})
+			w.train().afterHold, w.train().freed = true, w.holds.freed
+			if tried, _ := w.look(); tried != "" {
+				t.Errorf("%s is tried while the hold lasts", tried)
+			}
+			w.clock.Step(2 * time.Second)
+			tried, _ := w.look()
+			return tried
+		}, "0"},
+		"a lower minimum after one that cannot be": {func(t *testing.T, w *world) string {
+			for i := range 3 {
+				w.set(pod(i, 1_000_000_000, ""))
+			}
+			if text, problem := w.why(pod(0, 1_000_000_000, "")); !problem || !strings.Contains(text, "a gang can have only 4096") {
+				t.Errorf("%q, a problem: %v", text, problem)
+			}
+			tried := ""
+			for i := range 3 {
+				tried += names(w.set(pod(i, 3, "")).pods)
+			}
+			return tried
+		}, "0 1 2"},
+		"two minimums in a gang that is not complete": {func(*testing.T, *world) string {
+			w := newWorld()
+			w.set(pod(0, 9, ""))
+			w.set(pod(1, 8, ""))
+			text, problem := w.why(pod(1, 8, ""))
+			return fmt.Sprint(problem, " ", text)
+		}, "true gang ml/train has two values of berth.dev/min-member: 9 of pod train-0 and 8 of pod train-1; set the same one on all"},
+		"the end of a reservation of the gang itself": {func(_ *testing.T, w *world) string {
+			return fmt.Sprint(w.leads(pod(0, 3, ""), pod(1, 3, "n0")))
+		}, "false"},
+		"the end of a pod of the gang": {func(_ *testing.T, w *world) string {
+			w.set(pod(3, 3, "n0"))
+			return fmt.Sprint(w.leads(pod(0, 3, ""), pod(3, 3, "n0")))
+		}, "true"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for i := range 3 {
+				w.set(pod(i, 3, ""))
+			}
+			if got := test.run(t, w); got != test.want {
+				t.Errorf("got %q; want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// failPlans has plans fail, and returns who is tried after the last one.
+func (w *world) failPlans(t *testing.T, plans int) (tried string) {
+	for range plans {
+		w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+		w.reserve(pod(0, 3, ""), "n0")
+		tried = names(w.again(pod(1, 3, ""), nil, "n0 was refused").pods)
+	}
+	return tried
+}
+
+// TestPermitAfterPlan: a member whose plan ends between Reserve and its wait does not wait for nothing.
+func TestPermitAfterPlan(t *testing.T) {
+	tests := map[string]struct {
+		run  func(t *testing.T, w *world)
+		want string // ok of permit, stray
+	}{
+		"reserved":       {func(*testing.T, *world) {}, "true false"},
+		"the plan ended": {func(_ *testing.T, w *world) { w.remove(pod(2, 3, "")) }, "false true"},
+		"there is a new plan": {func(t *testing.T, w *world) {
+			w.remove(pod(2, 3, ""))
+			w.set(pod(2, 3, ""))
+			w.planned(t, "n1", pod(0, 3, ""))
+		}, "false true"},
+		"something else has bound another": {func(_ *testing.T, w *world) { w.set(pod(1, 3, "n7")) }, "false true"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for i := range 3 {
+				w.set(pod(i, 3, ""))
+			}
+			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			w.reserve(pod(0, 3, ""), "n0")
+			test.run(t, w)
+			_, _, ok := w.permit(pod(0, 3, ""))
+			if got := fmt.Sprint(ok, w.stray(pod(0, 3, ""))); got != test.want {
+				t.Errorf("got %s; want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestMembers checks who is planned: not those that cannot be scheduled now.
+func TestMembers(t *testing.T) {
+	view := &gangview.Gang{}
+	for i := range 5 {
+		view.Members = append(view.Members, pod(i, 2, ""))
+	}
+	view.Members[1].Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "later"}}
+	q := question{view: view, bound: map[types.UID]string{"uid-3": "n0"}, absent: map[types.UID]bool{"uid-2": true, "uid-3": true}}
+	list, absent := q.members()
+	if names(list) != "0 3 4" || names(absent) != "2" {
+		t.Errorf("planned %s, absent %s; want 0 3 4 and 2", names(list), names(absent))
+	}
+}
+
+// TestIncomplete: a gang that waits for members says so once.
+func TestIncomplete(t *testing.T) {
+	w := newWorld()
+	w.set(pod(0, 3, ""))
+	w.set(pod(1, 3, ""))
+	w.clock.Step(w.limits.Say - time.Second)
+	if list := w.incomplete(); len(list) > 0 {
+		t.Errorf("it says %q before its time", list[0].text)
+	}
+	w.clock.Step(2 * time.Second)
+	if list := w.incomplete(); len(list) != 1 || list[0].text != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
+		t.Errorf("got %v", list)
+	}
+	if list := w.incomplete(); len(list) > 0 {
+		t.Error("it says so twice")
+	}
+}
+
+// TestGroupEdited: a PodGroup that needs fewer members than before, while its gang is bound in part, is complete.
+func TestGroupEdited(t *testing.T) {
+	w := newWorld()
+	key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
+	group := func(least int32) *gangview.Group {
+		return &gangview.Group{UID: "g", Created: metav1.NewTime(start.Add(-time.Minute)), Min: least}
+	}
+	w.setGroup(key, group(3))
+	for i, node := range []string{"n0", "n0", ""} {
+		p := pod(i, 3, node)
+		p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "train"}
+		w.set(p)
+	}
+	w.overdue()
+	if pods := w.setGroup(key, group(2)); names(pods) != "2" {
+		t.Errorf("%q are tried; want 2", names(pods))
+	}
+	w.overdue()
+	w.clock.Step(time.Minute)
+	if _, deleted := w.look(); deleted != "" || !w.gangs[key].whole {
+		t.Errorf("%q are deleted", deleted)
+	}
+}

@@ -1,0 +1,57 @@
+package gangs
+
+import (
+	"cmp"
+	"time"
+)
+
+// Limits are times after which the plugin stops waiting. The zero value of each stands for its default.
+type Limits struct {
+	// Look is how often the plugin looks for what has waited too long. The default is 1 s.
+	Look time.Duration
+	// Reserve is how long a plan is kept while no further member is reserved. The default is 10 s.
+	Reserve time.Duration
+	// Release is how long a gang can be bound in part while no further member is bound, before its members are deleted. The default: 20 s.
+	Release time.Duration
+	// Rebind is how long the place of a member is held from the first time that its binding fails. The default is 30 s.
+	Rebind time.Duration
+	// Lost is how long the place of a lost member is held. The default is 5 minutes.
+	Lost time.Duration
+	// Repeat is how long members repeat the refusal of the first one, which plans again whenever anything has changed. The default is 5 s.
+	Repeat time.Duration
+	// Mask is how long it is remembered at first which nodes other plugins refuse; it doubles while plans fail. The default is 10 s.
+	Mask time.Duration
+	// Retry is how long a gang waits when a third plan in a row has failed; it doubles up to 16 times that. The default is 500 ms.
+	Retry time.Duration
+	// Say is how long a gang waits for its members before an event says so, once. The default is 30 s.
+	Say time.Duration
+	// Outage is how long a scheduler is away at most while it binds a gang: one whose members were bound earlier before the start of this
+	// scheduler was whole. The default is 5 minutes.
+	Outage time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	return Limits{
+		Look: cmp.Or(l.Look, time.Second), Reserve: cmp.Or(l.Reserve, 10*time.Second), Release: cmp.Or(l.Release, 20*time.Second),
+		Rebind: cmp.Or(l.Rebind, 30*time.Second), Lost: cmp.Or(l.Lost, 5*time.Minute), Repeat: cmp.Or(l.Repeat, 5*time.Second),
+		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
+	}
+}
+
+const (
+	// freeFailures is how many plans in a row can fail before the gang waits until the next one.
+	freeFailures = 2
+	// mostDoublings bounds how long it waits.
+	mostDoublings = 4
+)
+
+// retryAfter is how long a gang waits after so many plans in a row have failed.
+func (l *Limits) retryAfter(failures int) time.Duration {
+	if failures <= freeFailures {
+		return 0
+	}
+	return l.Retry << min(failures-freeFailures-1, mostDoublings)
+}
+
+// maskFor is how long it is remembered which nodes other plugins refuse.
+func (l *Limits) maskFor(failures int) time.Duration { return l.Mask << min(failures, mostDoublings) }

@@ -1,0 +1,146 @@
+package scheduler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// spare is what no pod of a node has.
+type spare struct {
+	name, rack string
+	gpus, cpus int
+	usable     bool
+	pods       []*corev1.Pod
+}
+
+// spares returns what the nodes have left.
+func (w *gangWorld) spares(t *testing.T, pods []*corev1.Pod) []*spare {
+	list, err := w.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]*spare{}
+	for i := range list.Items {
+		n := &list.Items[i]
+		byName[n.Name] = &spare{name: n.Name, rack: n.Labels["topology.kubernetes.io/rack"], gpus: 4, cpus: 16, usable: !n.Spec.Unschedulable && len(n.Spec.Taints) == 0}
+	}
+	for _, pod := range pods {
+		if n := byName[pod.Spec.NodeName]; n != nil {
+			n.gpus -= gpusOf(pod)
+			n.cpus--
+			n.pods = append(n.pods, pod)
+		}
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *spare) int { return int(a.name[1]) - int(b.name[1]) })
+}
+
+func gpusOf(pod *corev1.Pod) int {
+	amount := pod.Spec.Containers[0].Resources.Limits[gpuResource]
+	return int(amount.Value())
+}
+
+// room is how many members of the gang a node can have besides.
+func (g *randomGang) room(n *spare) int {
+	if !n.usable {
+		return 0
+	}
+	room := n.cpus
+	if g.gpus > 0 {
+		room = min(room, n.gpus/g.gpus)
+	}
+	if g.apart {
+		room = min(room, 1)
+		for _, pod := range n.pods {
+			if pod.Labels["berth.dev/pod-group"] == g.name {
+				return 0 // Those that are being deleted count too.
+			}
+		}
+	}
+	return max(0, room)
+}
+
+// fit is how many more members of the gang fit, beside those that are on nodes; false where the racks of these are not one.
+func (g *randomGang) fit(nodes []*spare, bound []*corev1.Pod) (int, bool) {
+	byRack := map[string]int{}
+	for _, n := range nodes {
+		byRack[n.rack] += g.room(n)
+	}
+	racks := map[string]bool{}
+	for _, pod := range bound {
+		for _, n := range nodes {
+			if n.name == pod.Spec.NodeName {
+				racks[n.rack] = true
+			}
+		}
+	}
+	most, sum := 0, 0
+	for rack, room := range byRack {
+		if g.segment > 0 {
+			room = room / g.segment * g.segment
+		}
+		sum += room
+		if len(racks) == 0 || racks[rack] {
+			most = max(most, room)
+		}
+	}
+	if g.required {
+		return most, len(racks) <= 1
+	}
+	return sum, g.segment == 0 || len(bound) == 0
+}
+
+// check returns what is wrong, or is not yet as it has to be.
+func (w *gangWorld) check(t *testing.T) string {
+	pods := w.pods()
+	nodes := w.spares(t, pods)
+	for _, n := range nodes {
+		if n.gpus < 0 || n.cpus < 0 {
+			return fmt.Sprintf("never: node %s has %d GPUs and %d CPUs left", n.name, n.gpus, n.cpus)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(w.gangs)) {
+		if text := w.gangs[name].check(pods, nodes); text != "" {
+			return text
+		}
+	}
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" || w.gangs[pod.Labels["berth.dev/pod-group"]] != nil || pod.DeletionTimestamp != nil {
+			continue
+		}
+		for _, n := range nodes {
+			if n.usable && n.gpus >= gpusOf(pod) && n.cpus > 0 {
+				return fmt.Sprintf("%s has no node, and fits on %s", pod.Name, n.name)
+			}
+		}
+	}
+	return ""
+}
+
+func (g *randomGang) check(pods []*corev1.Pod, nodes []*spare) string {
+	members, bound := g.members(pods), g.bound(pods)
+	least := g.least - g.done
+	if len(members) == 0 || g.forgotten {
+		return ""
+	}
+	if len(bound) > 0 && len(bound) < least && !g.whole && !g.edited && (!g.restarted || len(members) >= least) {
+		return fmt.Sprintf("gang %s has %d of at least %d members on nodes", g.name, len(bound), least)
+	}
+	missing := max(1, least-len(bound))
+	if len(members) < least || len(members)-len(bound) < missing {
+		return ""
+	}
+	if fit, known := g.fit(nodes, bound); known && fit >= missing {
+		if g.segment > 0 && (missing%g.segment != 0) {
+			return ""
+		}
+		return fmt.Sprintf("gang %s has %d of %d members on nodes, at least %d, and %d more fit", g.name, len(bound), len(members), least, fit)
+	}
+	return ""
+}
