@@ -17,8 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/kubernetes/pkg/features"
 
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/kube/internal/plugins"
 )
 
@@ -112,7 +114,17 @@ func inRack(objects []runtime.Object) []runtime.Object {
 	return objects
 }
 
-// on returns a pod that runs on a node.
+// prior gives a group a higher priority than that of other pods.
+func prior(objects []runtime.Object) []runtime.Object {
+	high := int32(100)
+	objects[0].(*schedulingv1beta1.PodGroup).Spec.Priority = &high
+	for _, o := range objects[1:] {
+		o.(*corev1.Pod).Spec.Priority = &high
+	}
+	return objects
+}
+
+// runsOn returns a pod that runs on a node.
 func runsOn(name, node string, gpus int) *corev1.Pod {
 	pod := makePod(name, gpus, 1)
 	pod.Spec.NodeName = node
@@ -233,10 +245,11 @@ func TestPodGroupRefused(t *testing.T) {
 		group []runtime.Object
 		want  string
 	}{
-		"with topology":    {topology, podGroup("train", 4, 4, 4), "berth: gang ml/train waits as a whole: 4 members have to fit together, and at most 3 do"},
-		"required":         {topology, inRack(podGroup("train", 2, 2, 4)), "berth: gang ml/train waits as a whole: 2 members have to fit in one rack, and at most 1 do (rack-0)"},
-		"without topology": {on, podGroup("train", 4, 4, 4), "berth: gang ml/train waits as a whole: 4 members have to fit together, and at most 3 do"},
-		"bad annotation":   {topology, podGroup("train", 4, 4, 1, annotated("berth.dev/topology-segment-size", "many")), `berth: annotation berth.dev/topology-segment-size of pod train-0 is "many", not a whole number`},
+		"with topology":          {topology, podGroup("train", 4, 4, 4), "berth: gang ml/train waits as a whole: 4 members have to fit together, and at most 3 do"},
+		"required":               {topology, inRack(podGroup("train", 2, 2, 4)), "berth: gang ml/train waits as a whole: 2 members have to fit in one rack, and at most 1 do (rack-0)"},
+		"without topology":       {on, podGroup("train", 4, 4, 4), "berth: gang ml/train waits as a whole: 4 members have to fit together, and at most 3 do"},
+		"nothing can end for it": {topology, prior(podGroup("train", 5, 5, 4)), "berth: gang ml/train waits as a whole: 5 members have to fit together, and at most 3 do"},
+		"bad annotation":         {topology, podGroup("train", 4, 4, 1, annotated("berth.dev/topology-segment-size", "many")), `berth: annotation berth.dev/topology-segment-size of pod train-0 is "many", not a whole number`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -259,7 +272,7 @@ func TestPodGroupRefused(t *testing.T) {
 			if got := len(l.placed(t)); got != len(objects)-len(test.group) {
 				t.Errorf("%d pods are on nodes; want none of the group", got)
 			}
-			if name == "bad annotation" {
+			if name == "bad annotation" || name == "nothing can end for it" {
 				return
 			}
 			if err := l.client.CoreV1().Pods("ml").Delete(t.Context(), "busy", metav1.DeleteOptions{}); err != nil {
@@ -352,9 +365,7 @@ func TestPodGroupPreempts(t *testing.T) {
 	for _, m := range []mode{on, topology} {
 		t.Run(string(m), func(t *testing.T) {
 			m.set(t)
-			high := int32(100)
-			objects := podGroup("train", 4, 4, 4, func(pod *corev1.Pod) { pod.Spec.Priority = &high })
-			objects[0].(*schedulingv1beta1.PodGroup).Spec.Priority = &high
+			objects := prior(podGroup("train", 4, 4, 4))
 			for i := range 8 {
 				objects = append(objects, runsOn(fmt.Sprintf("low-%d", i), fmt.Sprintf("n%02d", i), 1))
 			}
@@ -392,34 +403,35 @@ func TestPodGroupDeterminism(t *testing.T) {
 	t.Log(first)
 }
 
-// TestPodGroupPredictions: the members of a group on one node are predicted to get different GPUs, although each is reserved twice.
+// TestPodGroupPredictions: the members of a group on one node are predicted to get the GPUs that the kubelet gives them in the order in which
+// they are bound, although each is reserved twice.
 func TestPodGroupPredictions(t *testing.T) {
 	for _, m := range []mode{on, topology} {
 		t.Run(string(m), func(t *testing.T) {
 			m.set(t)
-			l := rackLab(2, 2, podGroup("train", 3, 3, 1)...)
-			stop := l.runPodGroups(t, profileWithPodGroups)
-			node := l.all(t, "train", 3)[0]
-			l.add(t, makePod("single", 0, 1)) // It has the model brought in line.
-			await(t, 10*time.Second, func() string {
-				if l.placed(t)["single"] == "" {
-					return "the single pod has no node"
-				}
-				return ""
-			})
-			stop()
-			view, ok := l.factory.Holdings(node)
-			if !ok {
-				t.Fatalf("node %s is not known", node)
+			l := rackLab(1, 1, podGroup("train", 3, 3, 1)...)
+			registry := basemetrics.NewKubeRegistry()
+			l.factory = placement.NewFactory(placement.Deps{Register: registry.Register})
+			l.report(makeGPUNode("n00", "pcie", healthy, nil))
+			l.runPodGroups(t, profileWithPodGroups)
+			l.all(t, "train", 3)
+			l.report(makeGPUNode("n00", "pcie", healthy, map[int]string{0: "uid-train-0", 1: "uid-train-1", 2: "uid-train-2"}))
+			counts := map[string]float64{}
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
 			}
-			free := 0
-			for i := range view.Node.GPUs {
-				if view.Node.GPUs[i].Free > 0 {
-					free++
+			for _, f := range families {
+				for _, metric := range f.GetMetric() {
+					for _, label := range metric.GetLabel() {
+						if f.GetName() == "berth_scheduler_predictions_total" {
+							counts[label.GetValue()] = metric.GetCounter().GetValue()
+						}
+					}
 				}
 			}
-			if free != 1 {
-				t.Errorf("%d GPUs of %s are free; want 1 of 4", free, node)
+			if counts["hit"] != 3 {
+				t.Errorf("predictions: %v; want 3 that hit", counts)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package podgroups
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -8,6 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // state is that of a cycle, a placement or a pod group.
@@ -63,7 +67,10 @@ type node struct {
 	name string
 }
 
-func (n node) Node() *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}} }
+// Node returns a node with two nodes in each rack.
+func (n node) Node() *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{"rack": fmt.Sprintf("r%d", (n.name[1]-'0')/2)}}}
+}
 
 // TestPinned: each member has its own node in each placement, and when one placement is complete, the later ones are refused.
 func TestPinned(t *testing.T) {
@@ -207,5 +214,57 @@ func TestPinnedNodes(t *testing.T) {
 	}
 	if c.members != 3 || !slices.Equal(names, []string{"n1", "n0"}) {
 		t.Errorf("%d members on %v; want 3 on n1, n0", c.members, names)
+	}
+}
+
+// TestCandidates: which placements there are, and their order.
+func TestCandidates(t *testing.T) {
+	parent := &fwk.Placement{}
+	var plans []gangplanner.Plan
+	for i := range 10 {
+		name := fmt.Sprintf("n%d", i)
+		parent.Nodes = append(parent.Nodes, node{name: name})
+		plan := gangplanner.Plan{Places: map[types.UID]gangplanner.Place{"a": {Node: fmt.Sprintf("n%d", 9-i)}}, Domain: fmt.Sprintf("d%d", 9-i)}
+		plans = append(plans, plan)
+	}
+	plans = plans[:7]
+	tests := map[string]struct {
+		topology  gangview.Topology
+		plans     []gangplanner.Plan
+		nominated string
+		want      []string // the name with the number of nodes, "!" for pinned ones
+	}{
+		"no requirement":        {plans: plans, want: []string{"d9 1!", "d8 1!", "d7 1!", "d6 1!", "d5 1!", "d4 1!", "d3 1!", "all 10"}},
+		"one plan":              {plans: plans[:1], want: []string{"d9 1!", "all 10"}},
+		"required":              {topology: gangview.Topology{Required: "rack"}, plans: plans, want: []string{"d9 1!", "d8 1!", "d7 1!", "d6 1!", "r4 2", "r3 2", "r2 2", "r1 2"}},
+		"required, one plan":    {topology: gangview.Topology{Required: "rack"}, plans: plans[2:3], want: []string{"d7 1!", "r3 2", "r0 2", "r1 2", "r2 2", "r4 2"}},
+		"pods have ended":       {plans: plans, nominated: "n2", want: []string{"nominated 1!", "d9 1!", "d8 1!", "d7 1!", "d6 1!", "d5 1!", "d4 1!", "all 10"}},
+		"nominated, but gone":   {plans: plans[:1], nominated: "gone", want: []string{"d9 1!", "all 10"}},
+		"segments":              {topology: gangview.Topology{SegmentSize: 2}, plans: plans[:2], want: []string{"d9 1!", "d8 1!"}},
+		"no plan":               {want: []string{"all 10"}},
+		"required, and no plan": {topology: gangview.Topology{Required: "rack"}, want: []string{"r0 2", "r1 2", "r2 2", "r3 2", "r4 2"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := member("a")
+			pod.Status.NominatedNodeName = test.nominated
+			list, err := (&Plugin{}).candidates(&group{waiting: []*v1.Pod{pod}}, &verdict{topology: test.topology, plans: test.plans}, parent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, c := range list {
+				text := fmt.Sprintf("%s %d", c.placement.Name, len(c.placement.Nodes))
+				if c.nodes != nil {
+					text += "!"
+				}
+				if got = append(got, text); c.members != 1 {
+					t.Errorf("%s has %d members, want 1", text, c.members)
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("the placements are %q, want %q", got, test.want)
+			}
+		})
 	}
 }
