@@ -353,8 +353,9 @@ func TestWoken(t *testing.T) {
 			for i := range 3 {
 				w.set(pod(i, 1_000_000_000, ""))
 			}
-			if text, problem := w.why(pod(0, 1_000_000_000, "")); !problem || !strings.Contains(text, "a gang can have only 4096") {
-				t.Errorf("%q, a problem: %v", text, problem)
+			w.overdue()
+			if list := w.unsaid(); len(list) != 1 || !strings.Contains(list[0].text, "a gang can have only 4096") {
+				t.Errorf("an event says %v", list)
 			}
 			tried := ""
 			for i := range 3 {
@@ -366,9 +367,9 @@ func TestWoken(t *testing.T) {
 			w := newWorld()
 			w.set(pod(0, 9, ""))
 			w.set(pod(1, 8, ""))
-			text, problem := w.why(pod(1, 8, ""))
-			return fmt.Sprint(problem, " ", text)
-		}, "true gang ml/train has two values of berth.dev/min-member: 9 of pod train-0 and 8 of pod train-1; set the same one on all"},
+			w.overdue()
+			return w.unsaid()[0].text
+		}, "gang ml/train has two values of berth.dev/min-member: 9 of pod train-0 and 8 of pod train-1; set the same one on all"},
 		"the end of a reservation of the gang itself": {func(_ *testing.T, w *world) string {
 			return fmt.Sprint(w.leads(pod(0, 3, ""), pod(1, 3, "n0")))
 		}, "false"},
@@ -446,20 +447,54 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestProblem: what is wrong with a gang is said once, and again when it is something else.
+func TestProblem(t *testing.T) {
+	w := newWorld()
+	says := func() string {
+		w.overdue()
+		text := ""
+		for _, said := range w.unsaid() {
+			text += said.reason + ": " + said.text
+		}
+		return text
+	}
+	w.set(pod(0, -1, ""))
+	const want = `GangRefused: berth.dev/min-member of pod train-0 is "-1", not a whole number from 1 to 2147483647: set it to the number of pods that have to start together`
+	if got := says(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	w.set(pod(0, -1, ""))
+	if got := says(); got != "" {
+		t.Errorf("said again: %s", got)
+	}
+	w.set(pod(0, -2, ""))
+	if got := says(); !strings.Contains(got, `"-2"`) {
+		t.Errorf("got %q", got)
+	}
+	w.set(pod(0, 1, ""))
+	if got := says(); got != "" {
+		t.Errorf("nothing is wrong, and it says %s", got)
+	}
+	w.set(pod(0, -2, ""))
+	if got := says(); !strings.Contains(got, `"-2"`) {
+		t.Errorf("wrong again, and it says %q", got)
+	}
+}
+
 // TestIncomplete: a gang that waits for members says so once.
 func TestIncomplete(t *testing.T) {
 	w := newWorld()
 	w.set(pod(0, 3, ""))
 	w.set(pod(1, 3, ""))
 	w.clock.Step(w.limits.Say - time.Second)
-	if list := w.incomplete(); len(list) > 0 {
+	if list := w.unsaid(); len(list) > 0 {
 		t.Errorf("it says %q before its time", list[0].text)
 	}
 	w.clock.Step(2 * time.Second)
-	if list := w.incomplete(); len(list) != 1 || list[0].text != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
+	if list := w.unsaid(); len(list) != 1 || list[0].text != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
 		t.Errorf("got %v", list)
 	}
-	if list := w.incomplete(); len(list) > 0 {
+	if list := w.unsaid(); len(list) > 0 {
 		t.Error("it says so twice")
 	}
 }

@@ -8,49 +8,32 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
 // PreEnqueue keeps a member out of the queue until its gang can be placed as far as nodes do not matter.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
-	text, problem := p.gangs.why(pod)
-	if text == "" {
-		return nil
+	if text := p.gangs.why(pod); text != "" {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
 	}
-	if problem {
-		p.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "GangRefused", "Scheduling", "%s", text)
-	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
+	return nil
 }
 
-// why returns what a member waits for before the queue, and whether that is a problem of which no event was sent yet.
-func (r *registry) why(pod *v1.Pod) (text string, problem bool) {
+// why returns what a member waits for before the queue.
+func (r *registry) why(pod *v1.Pod) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
 	if g == nil {
 		if _, member := keyOf(pod); member {
-			return "the gang is not known yet", false // The pod has not come through the informer; its event brings it back.
+			return "the gang is not known yet" // The pod has not come through the informer; its event brings it back.
 		}
-		return "", false
+		return ""
 	}
-	if g.view == nil && !g.ready && len(g.pods) < g.least && g.least <= gangview.MaxMembers {
-		return "members of the gang do not exist yet", false
+	if g.view == nil && !g.ready && len(g.pods) < g.least {
+		return "members of the gang do not exist yet"
 	}
 	view := r.build(g)
-	text = view.Problem
-	if text == "" && gangplan.Least(view) > gangview.MaxMembers {
-		text = view.Waiting // No number of further pods helps.
-	}
-	if text != "" {
-		problem = g.told != text
-		g.told = text
-		return text, problem
-	}
-	g.told = ""
-	return view.Waiting, false
+	return view.Problem + view.Waiting
 }
 
 // Less sorts the queue by priority and time, as Kubernetes does. The time of a member is that at which its gang was complete first, so

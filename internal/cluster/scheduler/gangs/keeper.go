@@ -42,15 +42,19 @@ func (k *keeper) run(ctx context.Context) {
 // once ends holds whose time is over, and releases the gangs whose time is over.
 func (k *keeper) once(ctx context.Context) {
 	released, lost := k.gangs.overdue()
-	for _, waits := range k.gangs.incomplete() {
-		k.handle.EventRecorder().Eventf(waits.pods[0], nil, v1.EventTypeNormal, "GangWaiting", "Scheduling", "%s", waits.text)
+	for _, said := range k.gangs.unsaid() {
+		kind := v1.EventTypeWarning
+		if said.reason == waiting {
+			kind = v1.EventTypeNormal
+		}
+		k.handle.EventRecorder().Eventf(said.pods[0], nil, kind, said.reason, "Scheduling", "%s", said.text)
 	}
 	for _, out := range released {
 		undo(k.handle, out)
 	}
-	var waiting []fwk.WaitingPod
-	k.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) { waiting = append(waiting, w) })
-	for _, w := range waiting {
+	var list []fwk.WaitingPod
+	k.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) { list = append(list, w) })
+	for _, w := range list {
 		if k.gangs.stray(w.GetPod()) {
 			w.Reject(Name, "the plan of the gang was given up")
 		}
@@ -66,29 +70,57 @@ func (k *keeper) once(ctx context.Context) {
 	}
 }
 
-// incomplete returns the gangs that wait for members, each once, with its first member of this scheduler: before the queue pods have no
-// condition that says so.
-func (r *registry) incomplete() (list []partly) {
+// Reasons of events.
+const (
+	waiting = "GangWaiting"
+	refusal = "GangRefused"
+)
+
+// unsaid returns what events have to say: what is wrong with a gang, once, and what a gang waits for that waits for long, once. Pods have
+// no condition that says so before they come to the queue. The pod is the first member, if it is one of this scheduler.
+func (r *registry) unsaid() (list []partly) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for _, g := range r.gangs {
-		if g.ready || g.said || now.Sub(g.seen) < r.limits.Say {
+		long := !g.said && now.Sub(g.seen) >= r.limits.Say
+		if g.ready {
+			g.told = ""
+		}
+		if g.ready || g.view == nil && !long {
 			continue
 		}
-		g.said = true
-		if view := r.build(g); view.Waiting != "" && len(view.Members) > 0 && r.ours(view.Members[0]) {
-			list = append(list, partly{pods: view.Members[:1], text: view.Waiting})
+		view := r.build(g)
+		wrong := view.Problem
+		if wrong == "" && gangplan.Least(view) > gangview.MaxMembers {
+			wrong = view.Waiting // No number of further pods helps.
+		}
+		said := partly{reason: refusal, text: wrong}
+		switch {
+		case wrong != "" && wrong != g.told:
+			g.told = wrong
+		case wrong == "" && view.Waiting != "" && long:
+			g.said, said.reason, said.text = true, waiting, view.Waiting
+		default:
+			continue
+		}
+		for _, pod := range g.pods {
+			if r.ours(pod) && (said.pods == nil || pod.Name < said.pods[0].Name) {
+				said.pods = []*v1.Pod{pod}
+			}
+		}
+		if said.pods != nil {
+			list = append(list, said)
 		}
 	}
 	slices.SortFunc(list, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
 	return list
 }
 
-// partly are members of a gang, and what an event says of it.
+// partly are members of a gang, and what an event says of it and why.
 type partly struct {
-	pods []*v1.Pod
-	text string
+	pods         []*v1.Pod
+	reason, text string
 }
 
 // overdue returns the members that are to be tried again, since holds or a plan have ended, and the gangs that have been bound in part for

@@ -78,14 +78,14 @@ func TestAwaken(t *testing.T) {
 		if out := w.set(pod(i, 4, "")); len(out.pods) > 0 {
 			t.Fatalf("after member %d, %s are brought to the queue", i, names(out.pods))
 		}
-		if text, _ := w.why(pod(i, 4, "")); text == "" {
+		if text := w.why(pod(i, 4, "")); text == "" {
 			t.Fatalf("member %d may enter the queue", i)
 		}
 	}
 	if out := w.set(pod(3, 4, "")); names(out.pods) != "0 1 2 3" {
 		t.Errorf("after the last member, %q are brought to the queue", names(out.pods))
 	}
-	if text, _ := w.why(pod(0, 4, "")); text != "" {
+	if text := w.why(pod(0, 4, "")); text != "" {
 		t.Errorf("member 0 waits: %s", text)
 	}
 	if out := w.set(pod(4, 4, "")); names(out.pods) != "4" {
@@ -93,7 +93,7 @@ func TestAwaken(t *testing.T) {
 	}
 	w.remove(pod(0, 4, ""))
 	w.remove(pod(1, 4, ""))
-	if text, _ := w.why(pod(2, 4, "")); text == "" {
+	if text := w.why(pod(2, 4, "")); text == "" {
 		t.Error("member 2 may enter the queue, of 3")
 	}
 }
