@@ -403,8 +403,8 @@ func TestPodGroupDeterminism(t *testing.T) {
 	t.Log(first)
 }
 
-// TestPodGroupPredictions: the members of a group on one node are predicted to get the GPUs that the kubelet gives them in the order in which
-// they are bound, although each is reserved twice.
+// TestPodGroupPredictions: the members of a group on one node are predicted to get the GPUs that the kubelet gives them in the order in
+// which they are bound, although each is reserved twice.
 func TestPodGroupPredictions(t *testing.T) {
 	for _, m := range []mode{on, topology} {
 		t.Run(string(m), func(t *testing.T) {
