@@ -83,25 +83,8 @@ func (r *registry) unsaid() (list []partly) {
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for _, g := range r.gangs {
-		long := !g.said && now.Sub(g.seen) >= r.limits.Say
-		if g.ready {
-			g.told = ""
-		}
-		if g.ready || g.view == nil && !long {
-			continue
-		}
-		view := r.build(g)
-		wrong := view.Problem
-		if wrong == "" && gangplan.Least(view) > gangview.MaxMembers {
-			wrong = view.Waiting // No number of further pods helps.
-		}
-		said := partly{reason: refusal, text: wrong}
-		switch {
-		case wrong != "" && wrong != g.told:
-			g.told = wrong
-		case wrong == "" && view.Waiting != "" && long:
-			g.said, said.reason, said.text = true, waiting, view.Waiting
-		default:
+		said, any := r.unsaidOf(g, now)
+		if !any {
 			continue
 		}
 		for _, pod := range g.pods {
@@ -115,6 +98,31 @@ func (r *registry) unsaid() (list []partly) {
 	}
 	slices.SortFunc(list, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
 	return list
+}
+
+// unsaidOf returns what an event has to say of one gang, if anything. The caller holds the lock.
+func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, any bool) {
+	long := !g.said && now.Sub(g.seen) >= r.limits.Say
+	if g.ready {
+		g.told = ""
+	}
+	if g.ready || g.view == nil && !long {
+		return said, false
+	}
+	view := r.build(g)
+	wrong := view.Problem
+	if wrong == "" && gangplan.Least(view) > gangview.MaxMembers {
+		wrong = view.Waiting // No number of further pods helps.
+	}
+	switch {
+	case wrong != "" && wrong != g.told:
+		g.told = wrong
+		return partly{reason: refusal, text: wrong}, true
+	case wrong == "" && view.Waiting != "" && long:
+		g.said = true
+		return partly{reason: waiting, text: view.Waiting}, true
+	}
+	return said, false
 }
 
 // partly are members of a gang, and what an event says of it and why.

@@ -110,6 +110,15 @@ func (p *Plugin) candidates(g *group, v *verdict, parent *fwk.Placement) ([]*can
 	if v.topology.SegmentSize > 0 {
 		return list, nil // Without a plan segments would be ignored.
 	}
+	v.sort(domains, byName)
+	for _, d := range domains[:min(len(domains), maxPlacements-len(list))] {
+		list = append(list, &candidate{placement: d, members: len(g.waiting)})
+	}
+	return list, nil
+}
+
+// sort sorts domains of the required level in the order of the plans that have nodes in them.
+func (v *verdict) sort(domains []*fwk.Placement, byName map[string]fwk.NodeInfo) {
 	first := map[string]int{}
 	for i := range v.plans {
 		for _, at := range v.plans[i].Places {
@@ -128,10 +137,6 @@ func (p *Plugin) candidates(g *group, v *verdict, parent *fwk.Placement) ([]*can
 		return len(v.plans)
 	}
 	slices.SortStableFunc(domains, func(a, b *fwk.Placement) int { return place(a) - place(b) })
-	for _, d := range domains[:min(len(domains), maxPlacements-len(list))] {
-		list = append(list, &candidate{placement: d, members: len(g.waiting)})
-	}
-	return list, nil
 }
 
 // nominations returns the nodes for which pods have ended for the group, by member, or nil if members have none.

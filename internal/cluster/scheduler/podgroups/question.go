@@ -3,6 +3,7 @@ package podgroups
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -38,7 +39,7 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 	bound, members := map[types.UID]string{}, g.waiting
 	for _, pod := range g.scheduled {
 		bound[pod.UID] = pod.Spec.NodeName
-		members = append(members[:len(members):len(members)], pod)
+		members = append(slices.Clip(members), pod)
 	}
 	view := gangview.OfKubernetes(g.object, members, p.Levels())
 	if view.Problem != "" {
