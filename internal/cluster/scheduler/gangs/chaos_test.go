@@ -18,7 +18,7 @@ func (w *world) train() *gang { return w.gangs[gangview.Key{Namespace: "ml", Nam
 // heldOn returns the nodes on which something is held.
 func (w *world) heldOn() string {
 	var list []string
-	for _, h := range w.holds.others(gangview.Key{}) {
+	for _, h := range w.holds.others(gangview.Key{}, 0) {
 		list = append(list, h.node)
 	}
 	return strings.Join(list, " ")
@@ -349,6 +349,17 @@ func TestWoken(t *testing.T) {
 			tried, _ := w.look()
 			return tried
 		}, "0"},
+		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
+			g := w.train()
+			g.refused = &refused{text: "no room"}
+			g.wakeAt(start.Add(w.limits.Mask))
+			if tried, _ := w.look(); tried != "" {
+				t.Errorf("%s is tried before", tried)
+			}
+			w.clock.Step(w.limits.Mask)
+			tried, _ := w.look()
+			return fmt.Sprint(tried, g.refused == nil)
+		}, "0true"},
 		"a lower minimum after one that cannot be": {func(t *testing.T, w *world) string {
 			for i := range 3 {
 				w.set(pod(i, 1_000_000_000, ""))

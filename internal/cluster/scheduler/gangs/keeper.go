@@ -142,6 +142,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 			again = append(again, r.release(g, "not all members were reserved in time"))
 		}
 		if g.woken(now, r.holds.freed) {
+			g.refused = nil // It is to be planned, not to be refused as before.
 			pods := r.leader(g)
 			if len(pods) == 0 && g.plan == nil {
 				pods = r.pending(g) // None came when it was its turn.

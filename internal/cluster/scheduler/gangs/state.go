@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
@@ -412,6 +413,7 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 	}
 	r.holds.add(&hold{
 		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: amountsOf(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
+		priority: corev1helpers.PodPriority(pod),
 	})
 }
 
