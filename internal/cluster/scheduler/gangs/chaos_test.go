@@ -533,3 +533,33 @@ func TestGroupEdited(t *testing.T) {
 		t.Errorf("%q are deleted", deleted)
 	}
 }
+
+// TestDone: a pod that takes the place of the last one of a Job which failed is placed, although the others have succeeded before it came.
+func TestDone(t *testing.T) {
+	w := newWorld()
+	job := func(p *v1.Pod) *v1.Pod {
+		p.OwnerReferences = []metav1.OwnerReference{{UID: "job", Controller: new(true)}}
+		return p
+	}
+	for i := range 2 {
+		w.set(job(pod(i, 2, "n0")))
+	}
+	ended := job(pod(0, 2, "n0"))
+	ended.Status.Phase = v1.PodSucceeded
+	w.remove(ended)
+	failed := job(pod(1, 2, "n0"))
+	failed.Status.Phase = v1.PodFailed
+	w.remove(failed)
+	w.overdue()
+	w.clock.Step(time.Minute)
+	w.overdue()
+	if out := w.set(job(pod(2, 2, ""))); names(out.pods) == "" {
+		t.Errorf("the pod waits: %s", w.why(pod(2, 2, "")))
+	}
+	w.remove(job(pod(2, 2, "")))
+	w.clock.Step(w.limits.Lost + time.Second)
+	w.overdue()
+	if len(w.gangs) > 0 || len(w.ofPod) > 0 {
+		t.Errorf("%d gangs and %d pods are kept for ever", len(w.gangs), len(w.ofPod))
+	}
+}

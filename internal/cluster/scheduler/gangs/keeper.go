@@ -130,6 +130,9 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	now := r.clock.Now()
 	r.holds.expire(now)
 	for _, g := range r.gangs {
+		if r.forget(g) {
+			continue
+		}
 		if g.dirty {
 			r.note(g)
 		}

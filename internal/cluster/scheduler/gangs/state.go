@@ -92,6 +92,8 @@ type gang struct {
 	told string
 	seen time.Time
 	said bool
+	// ended is when the last pod ended that had not, zero if none has.
+	ended time.Time
 }
 
 // refused is why a gang did not fit, when, and for which state.
@@ -336,11 +338,16 @@ func (r *registry) remove(pod *v1.Pod) released {
 	}
 	g := r.gangs[key]
 	g.pods[pod.UID] = pod
-	if pod.Status.Phase == v1.PodSucceeded && g.living() > 0 {
+	if pod.Status.Phase == v1.PodSucceeded {
 		// It counts as done: the scheduler sees pods that have ended no longer.
 		delete(g.bound, pod.UID)
+		delete(g.failing, pod.UID)
+		r.holds.remove(pod.UID)
 		g.view, g.dirty = nil, true
 		g.changes++
+		if g.living() == 0 {
+			g.ended = r.clock.Now()
+		}
 		return released{}
 	}
 	out := r.drop(pod.UID, key)
@@ -383,14 +390,30 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 		}
 	}
 	if g.living() == 0 {
-		for done := range g.pods {
-			delete(r.ofPod, done)
-		}
 		r.end(g)
 		r.holds.dropLost(key)
-		delete(r.gangs, key)
+		g.ended = r.clock.Now()
+		if len(g.pods) == 0 {
+			delete(r.gangs, key)
+		}
 	}
 	return out
+}
+
+// forget forgets a gang whose pods have all succeeded a while ago, and returns whether it did: no other pod takes the place of one that has
+// failed. The caller holds the lock.
+func (r *registry) forget(g *gang) bool {
+	if g.ended.IsZero() || r.clock.Since(g.ended) < r.limits.Lost {
+		return false
+	}
+	if g.ended = (time.Time{}); g.living() > 0 {
+		return false
+	}
+	for done := range g.pods {
+		delete(r.ofPod, done)
+	}
+	delete(r.gangs, g.key)
+	return true
 }
 
 // keepPlace holds the place of a member that a gang has lost which needs it, so that the member that takes its place gets it before others.
