@@ -98,7 +98,7 @@ func newGangWorld(t *testing.T, seed uint64) *gangWorld {
 	w.lost = func(b *corev1.Binding) error {
 		w.look()
 		if _, lose := w.faulty(b); lose {
-			time.Sleep(10 * time.Millisecond) // The pod is known to be bound before the answer is an error.
+			time.Sleep(50 * time.Millisecond) // The pod is known to be bound before the answer is an error; else the scheduler gives its place to another.
 			return errors.New("the answer was lost")
 		}
 		return nil
@@ -510,6 +510,14 @@ func (w *gangWorld) state(t *testing.T) string {
 		why := ""
 		if pod.Spec.NodeName == "" {
 			why = w.why(t, pod.Name)
+			if info, ok := w.sched.SchedulingQueue.GetPod(pod.Name, pod.Namespace, nil); ok {
+				why += fmt.Sprintf(" [queued, refused by %v, gated by %q]", info.UnschedulablePlugins.UnsortedList(), info.GatingPlugin)
+			}
+			for _, other := range w.sched.SchedulingQueue.InFlightPods() {
+				if other.UID == pod.UID {
+					why += " [in flight]"
+				}
+			}
 		}
 		fmt.Fprintf(&text, "%s (%s) min %s on %q: %s %v\n", pod.Name, pod.UID, pod.Labels["berth.dev/min-member"], pod.Spec.NodeName, why, pod.Status.NominatedNodeName)
 	}

@@ -32,6 +32,7 @@ profiles:
     queueSort: {enabled: [{name: BerthGangs}], disabled: [{name: PrioritySort}]}
     multiPoint:
       enabled: [{name: BerthPlacement, weight: 2000}, {name: BerthGangs}]
+      disabled: [{name: DefaultPreemption}]
     postFilter: {enabled: [{name: BerthPlacement}, {name: BerthGangs}]}
     score:
       disabled: [{name: NodeResourcesFit}, {name: NodeResourcesBalancedAllocation}]

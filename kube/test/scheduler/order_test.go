@@ -55,6 +55,7 @@ type lab struct {
 	factory *placement.Factory
 	bound   chan string
 	reader  *fleetview.Reader
+	sched   *scheduler.Scheduler
 	// refuse is asked before a binding; its error is that of the API server.
 	refuse func(*corev1.Binding) error
 	// lost is asked after a binding; its error is the answer although the pod is bound.
@@ -135,6 +136,7 @@ func (l *lab) run(t testing.TB, profileText string, registry frameworkruntime.Re
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.sched = sched
 	informerFactory.Start(ctx.Done())
 	informerFactory.WaitForCacheSync(ctx.Done())
 	if err := sched.WaitForHandlersSync(ctx); err != nil {

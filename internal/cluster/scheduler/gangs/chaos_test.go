@@ -18,7 +18,7 @@ func (w *world) train() *gang { return w.gangs[gangview.Key{Namespace: "ml", Nam
 // heldOn returns the nodes on which something is held.
 func (w *world) heldOn() string {
 	var list []string
-	for _, h := range w.holds.others(gangview.Key{}) {
+	for _, h := range w.holds.others(gangview.Key{}, 0) {
 		list = append(list, h.node)
 	}
 	return strings.Join(list, " ")
@@ -349,6 +349,17 @@ func TestWoken(t *testing.T) {
 			tried, _ := w.look()
 			return tried
 		}, "0"},
+		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
+			g := w.train()
+			g.refused = &refused{text: "no room"}
+			g.wakeAt(start.Add(w.limits.Mask))
+			if tried, _ := w.look(); tried != "" {
+				t.Errorf("%s is tried before", tried)
+			}
+			w.clock.Step(w.limits.Mask)
+			tried, _ := w.look()
+			return fmt.Sprint(tried, g.refused == nil)
+		}, "0true"},
 		"a lower minimum after one that cannot be": {func(t *testing.T, w *world) string {
 			for i := range 3 {
 				w.set(pod(i, 1_000_000_000, ""))
@@ -520,5 +531,35 @@ func TestGroupEdited(t *testing.T) {
 	w.clock.Step(time.Minute)
 	if _, deleted := w.look(); deleted != "" || !w.gangs[key].whole {
 		t.Errorf("%q are deleted", deleted)
+	}
+}
+
+// TestDone: a pod that takes the place of the last one of a Job which failed is placed, although the others have succeeded before it came.
+func TestDone(t *testing.T) {
+	w := newWorld()
+	job := func(p *v1.Pod) *v1.Pod {
+		p.OwnerReferences = []metav1.OwnerReference{{UID: "job", Controller: new(true)}}
+		return p
+	}
+	for i := range 2 {
+		w.set(job(pod(i, 2, "n0")))
+	}
+	ended := job(pod(0, 2, "n0"))
+	ended.Status.Phase = v1.PodSucceeded
+	w.remove(ended)
+	failed := job(pod(1, 2, "n0"))
+	failed.Status.Phase = v1.PodFailed
+	w.remove(failed)
+	w.overdue()
+	w.clock.Step(time.Minute)
+	w.overdue()
+	if out := w.set(job(pod(2, 2, ""))); names(out.pods) == "" {
+		t.Errorf("the pod waits: %s", w.why(pod(2, 2, "")))
+	}
+	w.remove(job(pod(2, 2, "")))
+	w.clock.Step(w.limits.Lost + time.Second)
+	w.overdue()
+	if len(w.gangs) > 0 || len(w.ofPod) > 0 {
+		t.Errorf("%d gangs and %d pods are kept for ever", len(w.gangs), len(w.ofPod))
 	}
 }

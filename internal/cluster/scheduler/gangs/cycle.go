@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
@@ -21,7 +22,8 @@ type cycle struct {
 	// node is that of the plan, empty for a pod of no gang.
 	node string
 	// amounts are what the pod requests, where something is held.
-	amounts v1.ResourceList
+	amounts  v1.ResourceList
+	priority int32
 	// probe is true while PostFilter asks the other plugins.
 	probe bool
 }
@@ -46,10 +48,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		if p.gangs.holds.count.Load() == 0 {
 			return nil, fwk.NewStatus(fwk.Skip)
 		}
-		state.Write(model.GangState+"/holds", &cycle{amounts: gangplan.Amounts(pod)})
+		state.Write(model.GangState+"/holds", &cycle{amounts: gangplan.Amounts(pod), priority: corev1helpers.PodPriority(pod)})
 		return nil, nil
 	}
-	c := &cycle{key: key, member: true, amounts: gangplan.Amounts(pod)}
+	c := &cycle{key: key, member: true, amounts: gangplan.Amounts(pod), priority: corev1helpers.PodPriority(pod)}
 	state.Write(model.GangState, c)
 	p.model.Sync(nodes)
 	node, text, err := p.decide(pod, nodes)
@@ -87,7 +89,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	p.gangs.mu.Lock()
 	defer p.gangs.mu.Unlock()
-	name, of, lacks := p.gangs.holds.lacks(node, c.key, c.amounts)
+	name, of, lacks := p.gangs.holds.lacks(node, c.key, c.priority, c.amounts)
 	if !lacks {
 		return nil
 	}

@@ -28,8 +28,15 @@ type hold struct {
 	amounts v1.ResourceList
 	// until is when the hold ends by itself; zero is never.
 	until time.Time
-	// lost is true for the place of a member that the gang has lost: the next one gets it.
-	lost bool
+	// lost is true for the place of a member that the gang has lost: the next one gets it. It counts for pods of a higher priority than the
+	// gang's no more than the member would: one of these may have ended it.
+	lost     bool
+	priority int32
+}
+
+// against tells whether a hold keeps the place from pods of a gang, empty for none, and a priority.
+func (h *hold) against(key gangview.Key, priority int32) bool {
+	return h.gang != key && !(h.lost && h.priority < priority)
 }
 
 // holds are the places that are held.
@@ -113,12 +120,12 @@ func (h *holds) expire(now time.Time) {
 	}
 }
 
-// others returns what is held for other gangs than this one, in a fixed order.
-func (h *holds) others(key gangview.Key) []*hold {
+// others returns what is held for other gangs than this one, of a priority, in a fixed order.
+func (h *holds) others(key gangview.Key, priority int32) []*hold {
 	list := slices.SortedFunc(maps.Values(h.byPod), func(a, b *hold) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.pod, b.pod))
 	})
-	return slices.DeleteFunc(list, func(held *hold) bool { return held.gang == key })
+	return slices.DeleteFunc(list, func(held *hold) bool { return !held.against(key, priority) })
 }
 
 // wanted returns what places hold of GPUs, for a plan.
@@ -133,13 +140,13 @@ func wanted(list []*hold, m *model.Model) []model.Held {
 }
 
 // lacks returns the resource of which a node has too little for a pod beside what is held there for other gangs, and for which gang.
-func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, amounts v1.ResourceList) (v1.ResourceName, gangview.Key, bool) {
+func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, priority int32, amounts v1.ResourceList) (v1.ResourceName, gangview.Key, bool) {
 	if h.byNode[node.Node().Name] == nil {
 		return "", gangview.Key{}, false
 	}
 	taken := v1.ResourceList{}
 	for _, held := range h.byNode[node.Node().Name] {
-		if held.gang == key {
+		if !held.against(key, priority) {
 			continue
 		}
 		for name, amount := range held.amounts {

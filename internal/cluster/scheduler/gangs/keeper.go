@@ -139,6 +139,9 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	now := r.clock.Now()
 	r.holds.expire(now)
 	for _, g := range r.gangs {
+		if r.forget(g) {
+			continue
+		}
 		if g.dirty {
 			r.note(g)
 		}
@@ -169,6 +172,7 @@ func (r *registry) late(g *gang, now time.Time) (again []released) {
 	if !g.woken(now, r.holds.freed) {
 		return again
 	}
+	g.refused = nil // It is to be planned, not to be refused as before.
 	pods := r.leader(g)
 	if len(pods) == 0 && g.plan == nil {
 		pods = r.pending(g) // None came when it was its turn.

@@ -15,7 +15,8 @@ type Limits struct {
 	Release time.Duration
 	// Rebind is how long the place of a member is held from the first time that its binding fails. The default is 30 s.
 	Rebind time.Duration
-	// Lost is how long the place of a lost member is held. The default is 5 minutes.
+	// Lost is how long the place of a lost member is held, and how long it is remembered which pods of a gang have succeeded after its last
+	// one has ended. The default is 5 minutes.
 	Lost time.Duration
 	// Repeat is how long members repeat the refusal of the first one, which plans again whenever anything has changed. The default is 5 s.
 	Repeat time.Duration

@@ -3,6 +3,7 @@ package gangs
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -161,7 +162,7 @@ func (f *Factory) Held() []model.Held {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holds.expire(r.clock.Now())
-	return wanted(r.holds.others(gangview.Key{}), f.deps.Model)
+	return wanted(r.holds.others(gangview.Key{}, math.MinInt32), f.deps.Model)
 }
 
 // Name returns the name of the plugin.

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
@@ -92,6 +93,8 @@ type gang struct {
 	told string
 	seen time.Time
 	said bool
+	// ended is when the last pod ended that had not, zero if none has.
+	ended time.Time
 }
 
 // refused is why a gang did not fit, when, and for which state.
@@ -333,11 +336,16 @@ func (r *registry) remove(pod *v1.Pod) released {
 	}
 	g := r.gangs[key]
 	g.pods[pod.UID] = pod
-	if pod.Status.Phase == v1.PodSucceeded && g.living() > 0 {
+	if pod.Status.Phase == v1.PodSucceeded {
 		// It counts as done: the scheduler sees pods that have ended no longer.
 		delete(g.bound, pod.UID)
+		delete(g.failing, pod.UID)
+		r.holds.remove(pod.UID)
 		g.view, g.dirty = nil, true
 		g.changes++
+		if g.living() == 0 {
+			g.ended = r.clock.Now()
+		}
 		return released{}
 	}
 	out := r.drop(pod.UID, key)
@@ -380,14 +388,30 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 		}
 	}
 	if g.living() == 0 {
-		for done := range g.pods {
-			delete(r.ofPod, done)
-		}
 		r.end(g)
 		r.holds.dropLost(key)
-		delete(r.gangs, key)
+		g.ended = r.clock.Now()
+		if len(g.pods) == 0 {
+			delete(r.gangs, key)
+		}
 	}
 	return out
+}
+
+// forget forgets a gang whose pods have all succeeded a while ago, and returns whether it did: no other pod takes the place of one that has
+// failed. The caller holds the lock.
+func (r *registry) forget(g *gang) bool {
+	if g.ended.IsZero() || r.clock.Since(g.ended) < r.limits.Lost {
+		return false
+	}
+	if g.ended = (time.Time{}); g.living() > 0 {
+		return false
+	}
+	for done := range g.pods {
+		delete(r.ofPod, done)
+	}
+	delete(r.gangs, g.key)
+	return true
 }
 
 // keepPlace holds the place of a member that a gang has lost which needs it, so that the member that takes its place gets it before others.
@@ -410,6 +434,7 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 	}
 	r.holds.add(&hold{
 		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
+		priority: corev1helpers.PodPriority(pod),
 	})
 }
 

@@ -102,7 +102,7 @@ func TestAwaken(t *testing.T) {
 func TestReservations(t *testing.T) {
 	held := func(w *world) string {
 		var list []string
-		for _, h := range w.holds.others(gangview.Key{}) {
+		for _, h := range w.holds.others(gangview.Key{}, 0) {
 			list = append(list, strings.TrimPrefix(string(h.pod), "uid-"))
 		}
 		return strings.Join(list, " ")
@@ -275,7 +275,7 @@ func TestLost(t *testing.T) {
 			w.overdue()
 			test.run(t, w)
 			got := ""
-			for _, h := range w.holds.others(gangview.Key{}) {
+			for _, h := range w.holds.others(gangview.Key{}, 0) {
 				got += h.node
 			}
 			if got != test.want || w.holds.count.Load() != int64(len(w.holds.byPod)) {
@@ -313,25 +313,30 @@ func TestHolds(t *testing.T) {
 	key := gangview.Key{Namespace: "ml", Name: "train"}
 	gpus := func(n string) v1.ResourceList { return v1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)} }
 	tests := map[string]struct {
-		gang    gangview.Key
-		node    string
-		amounts v1.ResourceList
-		want    string
+		gang     gangview.Key
+		node     string
+		amounts  v1.ResourceList
+		priority int32
+		lost     bool
+		want     string
 	}{
-		"too many GPUs":    {node: "n0", amounts: gpus("3"), want: "nvidia.com/gpu"},
-		"as many as left":  {node: "n0", amounts: gpus("2")},
-		"CPU":              {node: "n0", amounts: v1.ResourceList{v1.ResourceCPU: resource.MustParse("7500m")}, want: "cpu"},
-		"CPU that is left": {node: "n0", amounts: v1.ResourceList{v1.ResourceCPU: resource.MustParse("7")}},
-		"another node":     {node: "n1", amounts: gpus("3")},
-		"of the same gang": {gang: key, node: "n0", amounts: gpus("3")},
-		"something else":   {node: "n0", amounts: v1.ResourceList{"example.com/nic": resource.MustParse("3")}},
+		"too many GPUs":        {node: "n0", amounts: gpus("3"), want: "nvidia.com/gpu"},
+		"as many as left":      {node: "n0", amounts: gpus("2")},
+		"CPU":                  {node: "n0", amounts: v1.ResourceList{v1.ResourceCPU: resource.MustParse("7500m")}, want: "cpu"},
+		"CPU that is left":     {node: "n0", amounts: v1.ResourceList{v1.ResourceCPU: resource.MustParse("7")}},
+		"another node":         {node: "n1", amounts: gpus("3")},
+		"of the same gang":     {gang: key, node: "n0", amounts: gpus("3")},
+		"of a higher priority": {node: "n0", amounts: gpus("3"), priority: 2, want: "nvidia.com/gpu"},
+		"of a higher priority, the place is lost": {node: "n0", amounts: gpus("3"), priority: 2, lost: true},
+		"of the same priority, the place is lost": {node: "n0", amounts: gpus("3"), priority: 1, lost: true, want: "nvidia.com/gpu"},
+		"something else": {node: "n0", amounts: v1.ResourceList{"example.com/nic": resource.MustParse("3")}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			h := newHolds()
-			h.add(&hold{pod: "a", gang: key, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
+			h.add(&hold{pod: "a", gang: key, node: "n0", lost: test.lost, priority: 1, amounts: gangplan.Amounts(pod(0, 1, ""))})
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: test.node}}, all: amounts{cpu: 8000, gpus: 8}, used: amounts{gpus: 2}}
-			got, of, _ := h.lacks(node, test.gang, test.amounts)
+			got, of, _ := h.lacks(node, test.gang, test.priority, test.amounts)
 			if string(got) != test.want || test.want != "" && of != key {
 				t.Errorf("%q is held for %s; want %q", got, of, test.want)
 			}
