@@ -54,5 +54,14 @@ func (l *Limits) retryAfter(failures int) time.Duration {
 	return l.Retry << min(failures-freeFailures-1, mostDoublings)
 }
 
+// pauseAfter is how long a gang waits that was refused, by how long its plan took: large ones take a small part of the scheduler's time,
+// whatever changes meanwhile.
+func pauseAfter(took time.Duration) time.Duration {
+	if took < 20*time.Millisecond {
+		return 0
+	}
+	return min(10*took, 30*time.Second)
+}
+
 // maskFor is how long it is remembered which nodes other plugins refuse.
 func (l *Limits) maskFor(failures int) time.Duration { return l.Mask << min(failures, mostDoublings) }

@@ -81,8 +81,20 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 		r.mu.Unlock()
 		return held.node, "", nil
 	}
+	if now.Before(g.next) && g.refused != nil {
+		text := g.refused.text
+		if g.refused.version != p.model.Version() || g.refused.freed != r.holds.freed {
+			g.wakeAt(g.next)
+		}
+		r.mu.Unlock()
+		return "", text, nil
+	}
 	if now.Before(g.next) {
-		text := fmt.Sprintf("gang %s is planned again in a moment, since the last %d plans could not be carried out: %s", g.name, g.failures, g.failure)
+		text := fmt.Sprintf("gang %s is planned again in a moment", g.name)
+		if g.failures > 0 {
+			text += fmt.Sprintf(", since the last %d plans could not be carried out: %s", g.failures, g.failure)
+		}
+		g.wakeAt(g.next)
 		r.mu.Unlock()
 		return "", text, nil
 	}
@@ -97,10 +109,12 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 	changes := g.changes
 	r.mu.Unlock()
 
+	began := r.clock.Now()
 	planned, text, err := p.plan(ctx, &q, nodes)
 	if err != nil {
 		return "", "", err
 	}
+	pause := pauseAfter(r.clock.Since(began))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gangs[q.key] != g {
@@ -116,6 +130,9 @@ func (p *Plugin) decide(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo) 
 	if text != "" {
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
 		g.afterHold, g.freed = len(q.held) > 0, q.freed
+		if pause > 0 {
+			g.next = r.clock.Now().Add(pause)
+		}
 		for _, m := range q.masks {
 			g.wakeAt(m.until)
 		}
