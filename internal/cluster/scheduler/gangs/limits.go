@@ -9,7 +9,7 @@ import (
 type Limits struct {
 	// Look is how often the plugin looks for what has waited too long. The default is 1 s.
 	Look time.Duration
-	// Reserve is how long a plan is kept while no further member is reserved: they follow one another in the queue. The default is 10 s.
+	// Reserve is how long a plan is kept while no further member is reserved. The default is 10 s.
 	Reserve time.Duration
 	// Release is how long a gang can be bound in part while no further member is bound, before its members are deleted. The default is 20 s.
 	Release time.Duration
