@@ -11,8 +11,11 @@
 //   - that no member is bound before all members of its plan are reserved. When one is refused, all are released, and the gang waits as a
 //     whole;
 //   - that a gang that is bound in part, since a binding failed or a scheduler ended in between, is completed first, its places being
-//     held, or released within releaseAfter: its members are deleted;
-//   - that a gang that cannot be placed holds nothing, and that its members carry the reason in their condition;
+//     held, or released when no further member was bound for Limits.Release: its members are deleted. A gang that was whole and has lost
+//     members goes on, and so does one of another scheduler;
+//   - that a gang that cannot be placed holds nothing, that its members carry the reason in their condition, and that one of which each
+//     plan is refused waits longer and longer between plans, so that it takes no time from others;
+//   - that who is refused because of what is held is tried again when that ends;
 //   - that a gang with bad input waits with one event that says what is wrong, and delays nothing else.
 //
 // It must not import anything of Berth but internal/cluster/fleetview, gangplan, gangview, the packages of the scheduler below it, and

@@ -11,7 +11,7 @@ type Limits struct {
 	Look time.Duration
 	// Reserve is how long a plan is kept while no further member is reserved. The default is 10 s.
 	Reserve time.Duration
-	// Release is how long a gang can be bound in part while no further member is bound, before its members are deleted. The default: 20 s.
+	// Release is how long a gang can be bound in part, with no further member bound, before its members are deleted. The default is 20 s.
 	Release time.Duration
 	// Rebind is how long the place of a member is held from the first time that its binding fails. The default is 30 s.
 	Rebind time.Duration
@@ -52,6 +52,15 @@ func (l *Limits) retryAfter(failures int) time.Duration {
 		return 0
 	}
 	return l.Retry << min(failures-freeFailures-1, mostDoublings)
+}
+
+// pauseAfter is how long a gang waits that was refused, by how long its plan took: large ones take a small part of the scheduler's time,
+// whatever changes meanwhile.
+func pauseAfter(took time.Duration) time.Duration {
+	if took < 20*time.Millisecond {
+		return 0
+	}
+	return min(10*took, 30*time.Second)
 }
 
 // maskFor is how long it is remembered which nodes other plugins refuse.

@@ -3,6 +3,7 @@ package gangs
 import (
 	"fmt"
 	"maps"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,8 @@ type question struct {
 	held    []*hold
 	version uint64
 	freed   uint64
+	// pause is how long the gang waits before it is planned again, if it is refused.
+	pause time.Duration
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
@@ -63,10 +66,12 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, e
 	changes := g.changes
 	r.mu.Unlock()
 
+	began := r.clock.Now()
 	planned, text, err := p.plan(&q, nodes)
 	if err != nil {
 		return "", "", err
 	}
+	q.pause = pauseAfter(r.clock.Since(began))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gangs[q.key] != g {
@@ -106,12 +111,28 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 		return held.node, ""
 	}
 	if now.Before(g.next) {
-		return "", fmt.Sprintf("gang %s is planned again in a moment, since the last %d plans could not be carried out: %s", g.name, g.failures, g.failure)
+		return "", r.pausing(g, version)
 	}
 	if f := g.refused; f != nil && (f.version == version && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
 		return "", f.text
 	}
 	return "", ""
+}
+
+// pausing returns why a gang is not planned now, and has it planned later. The caller holds the lock.
+func (r *registry) pausing(g *gang, version uint64) string {
+	if f := g.refused; f != nil {
+		if f.version != version || f.freed != r.holds.freed {
+			g.wakeAt(g.next)
+		}
+		return f.text
+	}
+	g.wakeAt(g.next)
+	text := fmt.Sprintf("gang %s is planned again in a moment", g.name)
+	if g.failures > 0 {
+		text += fmt.Sprintf(", since the last %d plans could not be carried out: %s", g.failures, g.failure)
+	}
+	return text
 }
 
 // answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
@@ -122,6 +143,9 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 	if text != "" {
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
 		g.afterHold, g.freed = len(q.held) > 0, q.freed
+		if q.pause > 0 {
+			g.next = r.clock.Now().Add(q.pause)
+		}
 		for _, m := range q.masks {
 			g.wakeAt(m.until)
 		}
