@@ -22,12 +22,12 @@ import (
 
 // Registry returns the plugins of one scheduler. Register makes it serve a metric.
 func Registry(register func(basemetrics.Registerable) error) frameworkruntime.Registry {
-	return For(placement.NewFactory(placement.Deps{Register: register}))
+	return For(placement.NewFactory(placement.Deps{Register: register}), gangs.Limits{})
 }
 
-// For returns the plugins of one scheduler that share what a factory of BerthPlacement knows.
-func For(places *placement.Factory) frameworkruntime.Registry {
-	ofGangs := gangs.NewFactory(gangs.Deps{Model: places.Model(), Policy: places.Policy, Clock: clock.RealClock{}})
+// For returns the plugins of one scheduler that share what a factory of BerthPlacement knows, with the limits of BerthGangs.
+func For(places *placement.Factory, limits gangs.Limits) frameworkruntime.Registry {
+	ofGangs := gangs.NewFactory(gangs.Deps{Model: places.Model(), Policy: places.Policy, Clock: clock.RealClock{}, Limits: limits})
 	ofGroups := podgroups.NewFactory(podgroups.Deps{
 		Model: places.Model(), Policy: places.Policy, Levels: ofGangs.Levels, Held: ofGangs.Held, Ready: places.Ready, Waits: places.Waits,
 		TopologyAware: func() bool { return utilfeature.DefaultFeatureGate.Enabled(features.TopologyAwareWorkloadScheduling) },

@@ -83,7 +83,7 @@ func rackLab(nodes, rack int, objects ...runtime.Object) *lab {
 // runPodGroups runs a scheduler with a profile and all plugins.
 func (l *lab) runPodGroups(t testing.TB, profile string) (stop func()) {
 	t.Helper()
-	return l.run(t, profile, plugins.For(l.factory))
+	return l.run(t, profile, plugins.For(l.factory, l.limits))
 }
 
 // podGroup returns a PodGroup with its pods.
@@ -288,11 +288,13 @@ func TestPodGroupHeld(t *testing.T) {
 	topology.set(t)
 	on := func(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
 	l := rackLab(2, 2, member("gang", 0, 2, 4, on("n00")), member("gang", 1, 2, 4, on("n01")))
+	l.limits.Look = 50 * time.Millisecond
 	l.runPodGroups(t, profileWithPodGroups)
-	time.Sleep(2 * time.Second) // BerthGangs looks once a second which gangs are whole: only these keep the place of a member.
+	time.Sleep(2 * time.Second) // Many looks of BerthGangs: only gangs that it has seen whole keep the place of a member.
 	if err := l.client.CoreV1().Pods("ml").Delete(t.Context(), "gang-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(500 * time.Millisecond) // It learns of the end of a pod beside the scheduler's own cache.
 	objects := podGroup("train", 1, 1, 4)
 	if _, err := l.client.SchedulingV1beta1().PodGroups("ml").Create(t.Context(), objects[0].(*schedulingv1beta1.PodGroup), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -144,8 +144,8 @@ func TestWoken(t *testing.T) {
 			}
 			return tried
 		}, "0 1 2"},
-		"two minimums in a gang that is not complete": {func(t *testing.T, w *world) string {
-			w = newWorld()
+		"two minimums in a gang that is not complete": {func(*testing.T, *world) string {
+			w := newWorld()
 			w.set(pod(0, 9, ""))
 			w.set(pod(1, 8, ""))
 			w.overdue()
