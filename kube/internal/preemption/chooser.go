@@ -66,10 +66,24 @@ func (c *chooser) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState,
 		}
 	}
 	ended, broken, status := c.DefaultPreemption.SelectVictimsOnNode(ctx, state, pod, node, all, budgets)
-	if known && status.IsSuccess() {
+	if !status.IsSuccess() {
+		return ended, broken, status
+	}
+	if known {
 		a.setScore(node.Node().Name, q.scoreOf(ended))
 	}
-	return ended, broken, status
+	// DefaultPreemption counts by all pods that it might have ended: one that shares its budget with a pod that it spares can count as a
+	// violation there. Nodes are compared by what ends.
+	return ended, violations(victimsOf(all, ended), budgets), status
+}
+
+// victimsOf returns those of the victims that pods are part of.
+func victimsOf(all []*preemption.DomainVictim, pods []*v1.Pod) []*preemption.DomainVictim {
+	return slices.DeleteFunc(slices.Clone(all), func(v *preemption.DomainVictim) bool {
+		return !slices.ContainsFunc(v.Pods(), func(info fwk.PodInfo) bool {
+			return slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod.UID == info.GetPod().UID })
+		})
+	})
 }
 
 // allowed returns the victims that the pod may end, the most important first.

@@ -169,6 +169,36 @@ func TestNotWorseWithGPUs(t *testing.T) {
 	}
 }
 
+// TestBudgetOfASparedPod: where the victims of a node are DefaultPreemption's, a pod whose budget allows its end counts as no violation,
+// although it shares the budget with a pod that is spared.
+func TestBudgetOfASparedPod(t *testing.T) {
+	c := &cluster{budgets: []*policy.PodDisruptionBudget{budget("one", 1)}}
+	add := func(node string, name string, priority int32, age int, cpu, label string, port bool, has ...int) {
+		p := pod(name, node, priority, age, has...)
+		p.Req(map[v1.ResourceName]string{"cpu": cpu})
+		if label != "" {
+			p.Label("budget", label)
+		}
+		if port {
+			p.HostPort(80)
+		}
+		c.pods = append(c.pods, p.Obj())
+	}
+	for _, name := range []string{"n0", "n1"} {
+		c.nodes = append(c.nodes, st.MakeNode().Name(name).Capacity(map[v1.ResourceName]string{"cpu": "12", "memory": "16Gi", "pods": "20", gpus: "8"}).Obj())
+	}
+	add("n0", "n0-0", 0, 1, "5", "", true, 0)
+	add("n0", "n0-1", 0, 2, "5", "", false, 1)
+	add("n1", "n1-0", 3, 3, "1", "one", false, 0)
+	add("n1", "n1-1", -1, 4, "1", "one", true, 1)
+	waiting := st.MakePod().Namespace("ns").Name("waiting").UID("uid-waiting").Priority(4).HostPort(80).Req(map[v1.ResourceName]string{"cpu": "7", gpus: "2"}).Obj()
+	c.pods = append(c.pods, waiting)
+	s := c.scheduler(t)
+	if got := s.preempt(t, c, c.berth(t, s), waiting); !slices.Equal(got.Victims, []string{"n1-1"}) {
+		t.Errorf("%v; want the victim n1-1", got)
+	}
+}
+
 // TestStartTimesDiffer proves that anyCluster has no ties by start.
 func TestStartTimesDiffer(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
