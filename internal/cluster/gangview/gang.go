@@ -24,8 +24,6 @@ type Gang struct {
 	Members []*corev1.Pod
 	// Topology is empty when there is a Problem.
 	Topology Topology
-	// TimeoutSeconds is how long the PodGroup lets its pods wait for one another, 0 where it does not say.
-	TimeoutSeconds int32
 
 	// Problem says in one sentence what is wrong with the gang, the evidence and the fix: no member can be placed before it is fixed.
 	Problem string
@@ -51,7 +49,7 @@ func Build(key Key, pods []*corev1.Pod, group *Group, levels Levels) Gang {
 	}
 	g.collect(pods, group)
 	if group != nil {
-		g.Group, g.Min, g.TimeoutSeconds = group.UID, group.Min, group.TimeoutSeconds
+		g.Group, g.Min = group.UID, group.Min
 	}
 	if g.Problem == "" {
 		g.Problem = g.check(group, levels)

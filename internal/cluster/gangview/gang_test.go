@@ -204,14 +204,14 @@ func TestProblemsAndWaiting(t *testing.T) {
 	}
 	const fix = ": set it to the number of pods that have to start together"
 	tests := map[string]struct {
-		key                  Key
-		pods                 []*corev1.Pod
-		group                *Group
-		wantProblem          string
-		wantWaiting          string
-		wantMin              int32
-		wantGroup            types.UID
-		wantTimeout, wantAll int
+		key         Key
+		pods        []*corev1.Pod
+		group       *Group
+		wantProblem string
+		wantWaiting string
+		wantMin     int32
+		wantGroup   types.UID
+		wantAll     int
 	}{
 		"complete":             {key: ours, pods: many("a", 3, gang("2")), wantMin: 2, wantAll: 3},
 		"minimum on one alone": {key: ours, pods: append(many("a", 2, gang("")), pod("b-2", gang("3"))), wantMin: 3, wantAll: 3},
@@ -303,8 +303,8 @@ func TestProblemsAndWaiting(t *testing.T) {
 			wantProblem: "gang ml/train has two values of spec.priority: 0 of pod a-0 and 7 of pod b-2; set the same one on all",
 		},
 		"PodGroup": {
-			key: theirs, pods: many("a", 2, coscheduled, gang("7"), label(PodGroup, "")), group: &Group{UID: "group", Min: 2, TimeoutSeconds: 60},
-			wantMin: 2, wantAll: 2, wantGroup: "group", wantTimeout: 60,
+			key: theirs, pods: many("a", 2, coscheduled, gang("7"), label(PodGroup, "")), group: &Group{UID: "group", Min: 2},
+			wantMin: 2, wantAll: 2, wantGroup: "group",
 		},
 		"PodGroup with a problem": {
 			key: theirs, pods: many("a", 2, coscheduled), group: &Group{UID: "group", Problem: "it is bad"}, wantAll: 2, wantGroup: "group", wantProblem: "it is bad",
@@ -339,8 +339,8 @@ func TestProblemsAndWaiting(t *testing.T) {
 			if g.Waiting != tc.wantWaiting {
 				t.Errorf("waiting\n%s, want\n%s", g.Waiting, tc.wantWaiting)
 			}
-			got := Gang{Key: g.Key, Min: g.Min, Group: g.Group, TimeoutSeconds: g.TimeoutSeconds}
-			want := Gang{Key: tc.key, Min: tc.wantMin, Group: tc.wantGroup, TimeoutSeconds: int32(tc.wantTimeout)}
+			got := Gang{Key: g.Key, Min: g.Min, Group: g.Group}
+			want := Gang{Key: tc.key, Min: tc.wantMin, Group: tc.wantGroup}
 			if diff := cmp.Diff(want, got); diff != "" || len(g.Members) != tc.wantAll {
 				t.Errorf("%d members, want %d\n%s", len(g.Members), tc.wantAll, diff)
 			}

@@ -17,8 +17,6 @@ type Group struct {
 	Deleting bool
 	// Min is how many pods have to start together, at least 1 unless there is a Problem.
 	Min int32
-	// TimeoutSeconds is spec.scheduleTimeoutSeconds of SchedulerPlugins, 0 where it is not set.
-	TimeoutSeconds int32
 	// Problem says in one sentence why the PodGroup cannot be used, or is empty.
 	Problem string
 
@@ -43,15 +41,7 @@ func ParseGroup(source Source, object *unstructured.Unstructured) *Group {
 		g.Problem = noNumber("minMember", title, spec, fixMinimum)
 		return g
 	}
-	switch source {
-	case SchedulerPlugins:
-		if _, set := spec["scheduleTimeoutSeconds"]; !set {
-			break
-		}
-		if g.TimeoutSeconds = number(spec["scheduleTimeoutSeconds"]); g.TimeoutSeconds < 1 {
-			g.Problem = noNumber("scheduleTimeoutSeconds", title, spec, "remove it or set it to a number of seconds")
-		}
-	case Volcano:
+	if source == Volcano {
 		if field, fix := unsupported(spec); field != "" {
 			g.Problem = fmt.Sprintf("%s sets %s, which Berth does not support: %s or use Volcano's scheduler for its pods", title, field, fix)
 		}

@@ -27,10 +27,9 @@ func TestParseGroup(t *testing.T) {
 		want   Group
 	}{
 		"scheduler-plugins": {source: SchedulerPlugins, object: object(fields{"minMember": int64(8)}), want: Group{Min: 8}},
-		"timeout":           {source: SchedulerPlugins, object: object(fields{"minMember": int64(8), "scheduleTimeoutSeconds": int64(60)}), want: Group{Min: 8, TimeoutSeconds: 60}},
 		"Volcano":           {source: Volcano, object: object(fields{"minMember": int64(8), "queue": "default"}), want: Group{Min: 8}},
-		"no timeout of Volcano": {
-			source: Volcano, object: object(fields{"minMember": int64(8), "scheduleTimeoutSeconds": int64(60)}), want: Group{Min: 8},
+		"a timeout, which counts for nothing": {
+			source: SchedulerPlugins, object: object(fields{"minMember": int64(8), "scheduleTimeoutSeconds": int64(-1)}), want: Group{Min: 8},
 		},
 		"soft topology of Volcano": {
 			source: Volcano, object: object(fields{"minMember": int64(8), "networkTopology": fields{"mode": "soft", "highestTierAllowed": int64(2)}}), want: Group{Min: 8},
@@ -79,11 +78,6 @@ func TestParseGroup(t *testing.T) {
 		"a list": {
 			source: Volcano, object: object(fields{"minMember": []any{}}),
 			want: Group{Problem: `spec.minMember of PodGroup ml/train of scheduling.volcano.sh is "[]interface {}", not a whole number from 1 to 2147483647` + fix},
-		},
-		"a timeout that is none": {
-			source: SchedulerPlugins, object: object(fields{"minMember": int64(8), "scheduleTimeoutSeconds": int64(-1)}),
-			want: Group{Min: 8, Problem: `spec.scheduleTimeoutSeconds of PodGroup ml/train of scheduling.x-k8s.io is "-1", not a whole number from 1 to 2147483647` +
-				": remove it or set it to a number of seconds"},
 		},
 		"minimum of tasks": {
 			source: Volcano, object: object(fields{"minMember": int64(8), "minTaskMember": fields{"worker": int64(8)}}),

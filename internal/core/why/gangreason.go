@@ -122,7 +122,7 @@ func (g *gangWorld) fit(f *gang.Refusal) string {
 // totals count the devices that the least number of members requests of a resource, and those of the cluster.
 type totals struct {
 	resource string
-	// want is what the members request that have no node, all what the nodes have, usable what can be allocated, free what nobody has.
+	// want is what the members request that have no node, all what the nodes have, usable what can be allocated, free what no pod has.
 	want, all, usable, free int64
 }
 

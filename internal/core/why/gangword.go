@@ -8,23 +8,7 @@ import (
 
 // word sets the text of a change of a gang, and what the user can do.
 func (g *gangWorld) word(c *Change, r *asked) {
-	var clauses []string
-	var ended []*Act
-	for i := range c.Acts {
-		a := &c.Acts[i]
-		if a.Kind == EndPod {
-			ended = append(ended, a)
-			continue
-		}
-		clauses = append(clauses, a.gangClause())
-		if do := g.do(a); do != "" && !slices.Contains(c.Do, do) {
-			c.Do = append(c.Do, do)
-		}
-	}
-	if len(ended) > 0 {
-		clauses = append(clauses, gangEnds(ended))
-		c.Do = append(c.Do, endDo(ended)...)
-	}
+	clauses := c.clauses((*Act).gangClause, g.do, gangEnds)
 	c.Text = fmt.Sprintf("If %s, the gang would fit %s.", list(shorten(clauses), "and"), g.where(r))
 }
 

@@ -8,7 +8,16 @@ import (
 
 // word sets the text of a proposal, and what the user can do.
 func (w *world) word(in *Input, c *Change) {
-	var clauses []string
+	clauses := c.clauses((*Act).clause, func(a *Act) string { return a.do(in) }, endClause)
+	where := c.Node
+	if c.Acts[0].Kind == AddNode || c.Acts[0].Kind == NewNode {
+		where = "that node"
+	}
+	c.Text = fmt.Sprintf("If %s, it would fit on %s.", list(clauses, "and"), where)
+}
+
+// clauses returns the conditions of a change, and adds what the user can do: those of each act, and of all pods that end together.
+func (c *Change) clauses(clause, do func(*Act) string, ends func([]*Act) string) (clauses []string) {
 	var ended []*Act
 	for i := range c.Acts {
 		a := &c.Acts[i]
@@ -16,20 +25,16 @@ func (w *world) word(in *Input, c *Change) {
 			ended = append(ended, a)
 			continue
 		}
-		clauses = append(clauses, a.clause())
-		if do := a.do(in); do != "" && !slices.Contains(c.Do, do) {
+		clauses = append(clauses, clause(a))
+		if do := do(a); do != "" && !slices.Contains(c.Do, do) {
 			c.Do = append(c.Do, do)
 		}
 	}
 	if len(ended) > 0 {
-		clauses = append(clauses, endClause(ended))
+		clauses = append(clauses, ends(ended))
 		c.Do = append(c.Do, endDo(ended)...)
 	}
-	where := c.Node
-	if c.Acts[0].Kind == AddNode || c.Acts[0].Kind == NewNode {
-		where = "that node"
-	}
-	c.Text = fmt.Sprintf("If %s, it would fit on %s.", list(clauses, "and"), where)
+	return clauses
 }
 
 func endClause(ended []*Act) string {

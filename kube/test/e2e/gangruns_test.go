@@ -239,7 +239,7 @@ func (l *gangLab) settle(t *testing.T) {
 	})
 }
 
-// finish uncordons all nodes, and deletes gangs that run until all others have run: nothing waits for ever.
+// finish uncordons all nodes, and deletes gangs that run until all others have run: nothing waits without end.
 func (l *gangLab) finish(t *testing.T) {
 	t.Helper()
 	for _, name := range l.APINodeNames() {

@@ -14,29 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	basemetrics "k8s.io/component-base/metrics"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
-	"k8s.io/utils/clock"
 
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
+	"github.com/berth-gpu/berth/kube/internal/plugins"
 )
-
-// profileWithGangs is the profile of the chart as far as it matters to gangs.
-const profileWithGangs = `
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-percentageOfNodesToScore: 100
-profiles:
-- schedulerName: berth-scheduler
-  plugins:
-    queueSort: {enabled: [{name: BerthGangs}], disabled: [{name: PrioritySort}]}
-    multiPoint:
-      enabled: [{name: BerthPlacement, weight: 2000}, {name: BerthGangs}]
-      disabled: [{name: DefaultPreemption}]
-    postFilter: {enabled: [{name: BerthPlacement}, {name: BerthGangs}]}
-    score:
-      disabled: [{name: NodeResourcesFit}, {name: NodeResourcesBalancedAllocation}]
-`
 
 // gangLab returns a fake API server with nodes of 4 GPUs, two in a rack: n0 and so on.
 func gangLab(t *testing.T, nodes int, objects ...runtime.Object) *lab {
@@ -64,10 +45,7 @@ func (l *lab) runGangs(t *testing.T) (stop func()) {
 	for i := range nodes.Items {
 		l.report(makeGPUNode(nodes.Items[i].Name, "nvlink", healthy, nil))
 	}
-	return l.run(t, profileWithGangs, frameworkruntime.Registry{
-		placement.Name: l.factory.New,
-		gangs.Name:     gangs.NewFactory(gangs.Deps{Model: l.factory.Model(), Policy: l.factory.Policy, Clock: clock.RealClock{}, Limits: l.limits}).New,
-	})
+	return l.run(t, profileWithPodGroups, plugins.For(l.factory, l.limits))
 }
 
 // member returns a member of a gang.
@@ -231,7 +209,7 @@ func apart(pod *corev1.Pod) {
 	}}}}
 }
 
-// TestGangWaits: members wait until enough of them exist, and are no unschedulable pods meanwhile.
+// TestGangWaits: members wait until enough of them exist, and are no unschedulable pods until then.
 func TestGangWaits(t *testing.T) {
 	l := gangLab(t, 2)
 	l.runGangs(t)
@@ -261,7 +239,7 @@ func TestGangWaits(t *testing.T) {
 	l.all(t, "train", 4)
 }
 
-// TestGangRefused: a gang that does not fit holds nothing, each member says why, and it is placed when there is room.
+// TestGangRefused: a gang that does not fit holds nothing, each member says why, and it is placed when there is capacity.
 func TestGangRefused(t *testing.T) {
 	l := gangLab(t, 2)
 	l.runGangs(t)
@@ -323,7 +301,7 @@ func TestGangsCompete(t *testing.T) {
 	l.schedule(t, makePod("single", 4, 1))
 }
 
-// TestGangBindingFails: a gang of which a member cannot be bound at first is completed, and nothing takes its place meanwhile.
+// TestGangBindingFails: a gang of which a member cannot be bound at first is completed, and nothing takes its place until then.
 func TestGangBindingFails(t *testing.T) {
 	l := gangLab(t, 2)
 	var failures atomic.Int64
@@ -399,7 +377,7 @@ func TestGangProblem(t *testing.T) {
 	}
 }
 
-// TestGangSurplusLater: members above the least number are placed when there is room.
+// TestGangSurplusLater: members above the least number are placed when there is capacity.
 func TestGangSurplusLater(t *testing.T) {
 	l := gangLab(t, 2)
 	l.runGangs(t)

@@ -238,7 +238,7 @@ func TestPodGroupGatesOff(t *testing.T) {
 }
 
 // TestPodGroupRefused: a group that does not fit is refused at once, with the reason in its condition and in those of its pods, and is
-// placed when there is room.
+// placed when there is capacity.
 func TestPodGroupRefused(t *testing.T) {
 	tests := map[string]struct {
 		mode  mode

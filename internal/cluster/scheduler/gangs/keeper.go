@@ -83,8 +83,8 @@ func (r *registry) unsaid() (list []partly) {
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for _, g := range r.gangs {
-		said, any := r.unsaidOf(g, now)
-		if !any {
+		said, found := r.unsaidOf(g, now)
+		if !found {
 			continue
 		}
 		for _, pod := range g.pods {
@@ -101,7 +101,7 @@ func (r *registry) unsaid() (list []partly) {
 }
 
 // unsaidOf returns what an event has to say of one gang, if anything. The caller holds the lock.
-func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, any bool) {
+func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, found bool) {
 	long := !g.said && now.Sub(g.seen) >= r.limits.Say
 	if g.ready {
 		g.told = ""

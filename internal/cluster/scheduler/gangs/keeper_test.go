@@ -64,7 +64,7 @@ func TestKeeperDeletes(t *testing.T) {
 				w.set(p)
 			}
 		}, ""},
-		"a member was lost before the scheduler started, and one that waits for room is older": {func(_ *testing.T, w *world) {
+		"a member was lost before the scheduler started, and one that waits for capacity is older": {func(_ *testing.T, w *world) {
 			w.set(pod(0, 3, "n0"))
 			w.set(pod(3, 3, "")) // Above the least number.
 			young := pod(1, 3, "")
@@ -343,6 +343,6 @@ func TestDone(t *testing.T) {
 	w.clock.Step(w.limits.Lost + time.Second)
 	w.overdue()
 	if len(w.gangs) > 0 || len(w.ofPod) > 0 {
-		t.Errorf("%d gangs and %d pods are kept for ever", len(w.gangs), len(w.ofPod))
+		t.Errorf("%d gangs and %d pods are kept", len(w.gangs), len(w.ofPod))
 	}
 }

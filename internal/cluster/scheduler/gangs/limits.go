@@ -55,7 +55,7 @@ func (l *Limits) retryAfter(failures int) time.Duration {
 }
 
 // pauseAfter is how long a gang waits that was refused, by how long its plan took: large ones take a small part of the scheduler's time,
-// whatever changes meanwhile.
+// whatever changes.
 func pauseAfter(took time.Duration) time.Duration {
 	if took < 20*time.Millisecond {
 		return 0

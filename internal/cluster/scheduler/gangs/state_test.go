@@ -111,7 +111,7 @@ func TestReservations(t *testing.T) {
 		run  func(t *testing.T, w *world) released
 		want string // who is released, rejected, and what is held
 	}{
-		"nobody is reserved": {func(*testing.T, *world) released { return released{} }, "tried [] rejected 0 held [0 1 2]"},
+		"none is reserved": {func(*testing.T, *world) released { return released{} }, "tried [] rejected 0 held [0 1 2]"},
 		"one is reserved": {func(_ *testing.T, w *world) released {
 			others, _ := w.reserve(pod(0, 3, ""), "n0")
 			return released{pods: others}

@@ -54,7 +54,7 @@ func TestWoken(t *testing.T) {
 			w.unreserve(pod(2, 3, ""), "n0")
 			return names(w.set(pod(2, 3, "n0")).pods)
 		}, "3"},
-		"the first has a scheduling gate, and leads nobody": {func(_ *testing.T, w *world) string {
+		"the first has a scheduling gate, and leads none": {func(_ *testing.T, w *world) string {
 			w.set(gated(pod(0, 3, "")))
 			w.set(pod(3, 3, ""))
 			w.mu.Lock()
@@ -72,14 +72,14 @@ func TestWoken(t *testing.T) {
 			w.reserve(pod(1, 3, ""), "n0")
 			return names(w.miss(pod(0, 3, "")).pods)
 		}, "0 1 2"},
-		"all are refused by another plugin: nobody, until that lets one in": {func(_ *testing.T, w *world) string {
+		"all are refused by another plugin: none, until that lets one in": {func(_ *testing.T, w *world) string {
 			for i := range 3 {
 				w.miss(pod(i, 3, ""))
 			}
 			tried, _ := w.look()
 			return tried
 		}, ""},
-		"a third plan fails: nobody, for a moment": {func(t *testing.T, w *world) string {
+		"a third plan fails: none, for a moment": {func(t *testing.T, w *world) string {
 			return w.failPlans(t, 3)
 		}, ""},
 		"a third plan fails, and a moment later": {func(t *testing.T, w *world) string {
@@ -121,7 +121,7 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
 			g := w.train()
-			g.refused = &refused{text: "no room"}
+			g.refused = &refused{text: "no capacity"}
 			g.wakeAt(start.Add(w.limits.Mask))
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried before", tried)

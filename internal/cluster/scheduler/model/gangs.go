@@ -16,17 +16,8 @@ type Held struct {
 	Requests []fleet.Shape
 }
 
-// Plan plans a gang beside what is held for others. Levels are label keys of nodes, the widest first, without that of the node. It is for
-// the scheduling cycle.
-func (m *Model) Plan(policy string, levels []string, g *gang.Gang, held []Held) (gang.Plan, *gang.Refusal, error) {
-	plans, refusal, err := m.Plans(policy, levels, g, held, 1)
-	if len(plans) == 0 {
-		return gang.Plan{}, refusal, err
-	}
-	return plans[0], refusal, err
-}
-
-// Plans returns up to a number of plans as Plan does, the best first.
+// Plans plans a gang beside what is held for others, and returns up to a number of plans, the best first. Levels are label keys of nodes,
+// the widest first, without that of the node. It is for the scheduling cycle.
 func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held, limit int) ([]gang.Plan, *gang.Refusal, error) {
 	d, err := m.decider(policy)
 	if err != nil {

@@ -111,7 +111,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	case c.nodes == nil || c.hint:
 		return nil, fwk.NewStatus(fwk.Skip)
 	case node == "":
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the plan of the pod group has no room for this pod")
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the plan of the pod group has no place for this pod")
 	}
 	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
 }

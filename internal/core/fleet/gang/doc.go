@@ -1,7 +1,7 @@
 // Package gang plans where the members of a gang go: pods that are of use only together. It plans the gang as a whole against one state
 // of a fleet, and answers a plan or the reason why there is none.
 //
-// A gang has members in the order of their index. The first Min of them are placed, or none is; as many of the others as there is room
+// A gang has members in the order of their index. The first Min of them are placed, or none is; as many of the others as there is capacity
 // for are placed with them, in the order of their index. Levels of topology group the nodes into domains, the widest level first; the
 // last level is the node itself. All members of a gang are in one domain of its required level, and in one of the narrowest level from
 // the preferred one up in which they fit. A gang can be made of segments of consecutive members, each in one domain of a level.

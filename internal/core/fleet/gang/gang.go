@@ -105,7 +105,7 @@ func (c *Class) validate(nodes int) error {
 
 // Plan is where the members of a gang go.
 type Plan struct {
-	// Nodes is the node of each member, that to which it is bound if it is; Unbound for those for which there is no room.
+	// Nodes is the node of each member, that to which it is bound if it is; Unbound for those for which there is no capacity.
 	Nodes []int
 	// Placed is how many members have a node.
 	Placed int

@@ -82,7 +82,7 @@ func TestPlaces(t *testing.T) {
 		"beside a bound member":     {nodes: 6, rack: 2, member: 8, count: 2, used: map[string]int{"node-04": 8}, gang: func(g *Gang) { g.Members[0].Node = 4 }, want: "4 5", level: "rack"},
 		"segments":                  {nodes: 6, rack: 3, member: 8, count: 4, gang: func(g *Gang) { g.Segment = Segment{Size: 2, Level: 1} }, want: "0 1 3 4", level: "zone"},
 		"segments of one node each": {nodes: 4, rack: 2, member: 2, count: 4, used: map[string]int{"node-00": 4, "node-01": 6, "node-02": 4, "node-03": 8}, gang: func(g *Gang) { g.Segment = Segment{Size: 2, Level: 2} }, want: "0 0 2 2", level: "zone"},
-		"room of other rules":       {nodes: 3, member: 1, count: 3, gang: func(g *Gang) { g.Classes[0].Capacity = []int32{1, 1, 1} }, want: "0 1 2", level: ""},
+		"capacity of other rules":   {nodes: 3, member: 1, count: 3, gang: func(g *Gang) { g.Classes[0].Capacity = []int32{1, 1, 1} }, want: "0 1 2", level: ""},
 		"a leader without GPUs": {nodes: 2, rack: 1, member: 8, count: 2, used: map[string]int{"node-00": 1}, gang: func(g *Gang) {
 			g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{{CPU: 1000}}})
 			g.Members[0].Class = 1
@@ -182,17 +182,17 @@ func TestByClass(t *testing.T) {
 	planner, topology := newPlanner(t, nodes(20), 5)
 	g := &Gang{Min: 16, Required: 1, Preferred: 2}
 	for i := range 16 {
-		room := make([]int32, 20)
-		for k := range room {
+		capacity := make([]int32, 20)
+		for k := range capacity {
 			number := 0
 			if _, err := fmt.Sscanf(planner.fleet.Node(k).Name, "node-%d", &number); err != nil {
 				t.Fatal(err)
 			}
 			if number == 5+i/4 || number == i {
-				room[k] = 1
+				capacity[k] = 1
 			}
 		}
-		g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{ofGPUs(2)}, Capacity: room})
+		g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{ofGPUs(2)}, Capacity: capacity})
 		g.Members = append(g.Members, Member{Class: i, Node: Unbound})
 	}
 	plan, refusal, err := planner.Plan(topology, g)
@@ -223,7 +223,7 @@ func TestInvalid(t *testing.T) {
 		"levels the other way":  func(g *Gang) { g.Required, g.Preferred = 2, 1 },
 		"a negative segment":    func(g *Gang) { g.Segment.Size = -1 },
 		"a segment of no level": func(g *Gang) { g.Segment = Segment{Size: 2, Level: Anywhere} },
-		"room for few nodes":    func(g *Gang) { g.Classes[0].Capacity = []int32{1} },
+		"capacity of few nodes": func(g *Gang) { g.Classes[0].Capacity = []int32{1} },
 		"no requests":           func(g *Gang) { g.Classes[0].Requests = nil },
 		"a bad request":         func(g *Gang) { g.Classes[0].Requests[0].CPU = -1 },
 	}

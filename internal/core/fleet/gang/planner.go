@@ -87,7 +87,7 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 	return r
 }
 
-// table returns what fits on a node, within the room that other rules leave.
+// table returns what fits on a node, within the capacity that other rules leave.
 func (r *run) table(i int) table {
 	t := r.Planner.table(r.row, i, r.gang.Classes, r.space)
 	limited := false
@@ -110,10 +110,10 @@ func (r *run) table(i int) table {
 	return kept
 }
 
-// allowed tells whether there is room for a combination on a node.
+// allowed tells whether a node has capacity for a combination.
 func (r *run) allowed(state, node int) bool {
 	for c, n := range r.space.row(state) {
-		if room := r.gang.Classes[c].Capacity; n > 0 && room != nil && n > room[node] {
+		if most := r.gang.Classes[c].Capacity; n > 0 && most != nil && n > most[node] {
 			return false
 		}
 	}
@@ -157,7 +157,7 @@ func (r *run) most(d domain) int {
 	}
 	all := r.prefix[members]
 	if len(r.space.counts) == 1 {
-		fit := r.room(d.nodes, all)
+		fit := r.capacity(d.nodes, all)
 		return r.covered(func(state int) bool { return state <= fit })
 	}
 	sums := r.space.divide(r.tables(d.nodes), all)
@@ -238,7 +238,7 @@ func (r *run) solve(d domain, members int) (part, bool) {
 		return r.segments(d, members)
 	}
 	target := r.prefix[members]
-	if len(r.space.counts) == 1 && r.room(d.nodes, target) < target {
+	if len(r.space.counts) == 1 && r.capacity(d.nodes, target) < target {
 		return part{}, false
 	}
 	sums := r.space.divide(r.tables(d.nodes), target)
@@ -248,8 +248,8 @@ func (r *run) solve(d domain, members int) (part, bool) {
 	return part{cost: sums.costs[target], groups: []group{{nodes: d.nodes, rows: sums.rows(target)}}}, true
 }
 
-// room returns how many members of the only class fit on nodes, or a number from enough on.
-func (r *run) room(nodes []int, enough int) int {
+// capacity returns how many members of the only class fit on nodes, or a number from enough on.
+func (r *run) capacity(nodes []int, enough int) int {
 	fit := 0
 	for _, i := range nodes {
 		t := r.table(i)

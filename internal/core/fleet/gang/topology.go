@@ -81,12 +81,6 @@ func (t *Topology) sort(nodes int) {
 // Node returns the level of the node itself, which is the narrowest.
 func (t *Topology) Node() int { return len(t.levels) }
 
-// Level returns the level with a name.
-func (t *Topology) Level(name string) (int, bool) {
-	i := slices.Index(t.levels, name)
-	return i, i >= 0
-}
-
 // Name returns the name of a level, which is empty for Anywhere and "node" for that of the node.
 func (t *Topology) Name(level int) string {
 	switch {

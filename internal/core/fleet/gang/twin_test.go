@@ -56,7 +56,7 @@ func (w *twin) cost(nodes []int, level int) (Cost, bool) {
 		return sum
 	}
 	before, cost := loss(), Cost{}
-	used, room, bound := map[int]bool{}, map[[2]int]int32{}, map[int]bool{}
+	used, members, bound := map[int]bool{}, map[[2]int]int32{}, map[int]bool{}
 	for _, m := range w.gang.Members {
 		if m.Node != Unbound {
 			bound[m.Node] = true
@@ -69,8 +69,8 @@ func (w *twin) cost(nodes []int, level int) (Cost, bool) {
 				continue
 			}
 			used[node] = true
-			room[[2]int{class, node}]++
-			if limit := w.gang.Classes[class].Capacity; limit != nil && room[[2]int{class, node}] > limit[node] {
+			members[[2]int{class, node}]++
+			if limit := w.gang.Classes[class].Capacity; limit != nil && members[[2]int{class, node}] > limit[node] {
 				return cost, false
 			}
 			for _, request := range w.gang.Classes[class].Requests {
