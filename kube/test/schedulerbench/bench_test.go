@@ -136,7 +136,7 @@ func checkMeasured(t *testing.T, got report.Run, profiled bool) {
 	if has := got.Profile != nil && got.Profile.SampledSeconds > 0; has != profiled {
 		t.Errorf("%s has the profile %+v", got.Scheduler, got.Profile)
 	}
-	// The stock scheduler has no plugin of ours; ours scores with it, so that its profile is in force.
+	// The stock scheduler has no plugin of ours; ours calls it, so that its profile is in force.
 	if ours := got.Scheduler != report.Stock; (got.PluginCalls > 0) != ours {
 		t.Errorf("%s: %d calls of the plugin", got.Scheduler, got.PluginCalls)
 	}

@@ -42,7 +42,7 @@ type Run struct {
 	Reused int `json:"reused"`
 	// ScoringMicroseconds are those of the extension points that score, per pod, with all plugins (see scheduler.Counts).
 	ScoringMicroseconds float64 `json:"scoringMicroseconds"`
-	// PluginCalls are the calls of Score of Berth's plugin, once per node.
+	// PluginCalls are the calls of Berth's placement plugin, once per pod or per node.
 	PluginCalls int `json:"pluginCalls"`
 	// Gangs is absent for a load without gangs.
 	Gangs *Gangs `json:"gangs,omitempty"`

@@ -26,7 +26,9 @@ type Counts struct {
 	// decision begins (scheduler_podgroup_scheduling_attempt_duration_seconds). Only Kubernetes' own gang scheduling counts them.
 	GangAttempts            int
 	GangDecision, GangCycle time.Duration
-	// PluginCalls is how often Score of Berth's plugin was called, once per node (scheduler_plugin_evaluation_total).
+	// PluginCalls is how often Berth's placement plugin was called at all extension points that are counted
+	// (scheduler_plugin_evaluation_total). Score alone is not enough: it is not called for a pod that one node only is left for, such
+	// as a planned member of a gang.
 	PluginCalls int
 }
 
@@ -45,8 +47,7 @@ func parse(text io.Reader) (Counts, error) {
 	c.GangAttempts = int(total(families["scheduler_podgroup_schedule_attempts_total"], nil))
 	c.GangDecision = seconds(families["scheduler_podgroup_scheduling_algorithm_duration_seconds"], nil)
 	c.GangCycle = seconds(families["scheduler_podgroup_scheduling_attempt_duration_seconds"], nil)
-	score := map[string]string{"plugin": Plugin, "extension_point": "Score"}
-	c.PluginCalls = int(total(families["scheduler_plugin_evaluation_total"], score))
+	c.PluginCalls = int(total(families["scheduler_plugin_evaluation_total"], map[string]string{"plugin": Plugin}))
 	return c, nil
 }
 

@@ -52,8 +52,8 @@ func TestParse(t *testing.T) {
 		"extension point": {text: points, want: Counts{Scoring: 2500 * time.Millisecond}},
 		"batches":         {text: batches, want: Counts{Reused: 11}},
 		"gangs":           {text: attempts, want: Counts{GangAttempts: 7, GangDecision: 500 * time.Millisecond, GangCycle: 1500 * time.Millisecond}},
-		"calls":           {text: evaluations, want: Counts{PluginCalls: 5000}},
-		"all":             {text: points + batches + evaluations, want: Counts{Scoring: 2500 * time.Millisecond, Reused: 11, PluginCalls: 5000}},
+		"calls":           {text: evaluations, want: Counts{PluginCalls: 5777}},
+		"all":             {text: points + batches + evaluations, want: Counts{Scoring: 2500 * time.Millisecond, Reused: 11, PluginCalls: 5777}},
 		"no metrics":      {text: "no metrics {\n", wantErr: true},
 	}
 	for name, tc := range tests {
