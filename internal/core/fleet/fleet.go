@@ -39,6 +39,7 @@ type entry struct {
 	op         Op
 	gpu        int
 	state      State
+	old        *Node
 }
 
 type kind uint8
@@ -47,6 +48,7 @@ const (
 	placed kind = iota
 	removed
 	stateSet
+	overridden
 )
 
 // order is the place of a node among equals: it depends on its name and the seed alone.
@@ -152,22 +154,36 @@ func (f *Fleet) SetState(node, gpu int, state State) error {
 // Replace sets what is known of a node: its capacity, what is free, its GPUs. It ends what the log knows of the node: no checkpoint
 // may be open.
 func (f *Fleet) Replace(i int, n Node) error {
-	switch err := n.validate(); {
-	case err != nil:
-		return fmt.Errorf("replace a node: %w", err)
-	case i < 0 || i >= len(f.nodes) || f.nodes[i].Name != n.Name:
-		return fmt.Errorf("replace node %d by %s: no such node", i, n.Name)
-	case f.open > 0:
+	if f.open > 0 {
 		return fmt.Errorf("replace node %s: %d checkpoints are open; want none", n.Name, f.open)
 	}
-	old := &f.nodes[i]
-	f.count(old, -1)
+	return f.Override(i, n)
+}
+
+// Override sets what is known of a node, as Replace does. A checkpoint may be open, and Rollback undoes it.
+func (f *Fleet) Override(i int, n Node) error {
+	if err := n.validate(); err != nil {
+		return fmt.Errorf("replace a node: %w", err)
+	}
+	if i < 0 || i >= len(f.nodes) || f.nodes[i].Name != n.Name {
+		return fmt.Errorf("replace node %d by %s: no such node", i, n.Name)
+	}
+	e := entry{node: i, kind: overridden}
+	if f.open > 0 {
+		e.old = new(f.nodes[i])
+	}
+	f.record(e)
 	n.GPUs = slices.Clone(n.GPUs)
-	f.counter++
-	n.index, n.generation, f.generations[i] = i, f.counter, f.counter
-	*old = n
-	f.count(old, 1)
+	n.index, n.generation = i, f.generations[i]
+	f.swap(n)
 	return nil
+}
+
+// swap replaces a node that has the index.
+func (f *Fleet) swap(n Node) {
+	f.count(&f.nodes[n.index], -1)
+	f.nodes[n.index] = n
+	f.count(&n, 1)
 }
 
 // count adds a node, times sign, to the totals.
@@ -281,6 +297,8 @@ func (f *Fleet) Rollback(m Mark) {
 			f.apply(e.op, -1)
 		case stateSet:
 			f.setState(e.node, e.gpu, e.state)
+		case overridden:
+			f.swap(*e.old)
 		}
 		f.nodes[e.node].generation, f.generations[e.node] = e.generation, e.generation
 	}

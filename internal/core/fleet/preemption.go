@@ -27,7 +27,8 @@ type Preemption struct {
 	// Budgets are how many disruptions each PodDisruptionBudget still allows.
 	Budgets []int32
 
-	exact int // instead of MaxExact in tests
+	// Exact is among how many victims that can help the choice is exact: 0 stands for MaxExact, -1 for none.
+	Exact int
 }
 
 // Victim is a pod, or several that can only be ended together.
@@ -88,31 +89,46 @@ func (p *Plan) compareEnded(other *Plan) int {
 // Plans returns the best plans, at most that many, the best first. It returns none when the pod fits without ending anything, and when it
 // does not fit even if all victims end.
 //
-// Among up to MaxExact victims that can help, the plans are the best of all. Beyond that there is one plan. Its number of violations is
+// Among up to Exact victims that can help, the plans are the best of all. Beyond that there is one plan. Its number of violations is
 // not always the least; for that number, its highest priority is the lowest. When a pod requests whole GPUs and no victims share
 // devices, it ends at most D times as many pods as the best plan with these, where D is the number of things that lack: CPU, memory,
 // devices of each resource. No victim of it can be left out.
 func (p *Preemption) Plans(most int) ([]Plan, error) {
+	plans, _, err := p.plans(most)
+	return plans, err
+}
+
+// Best returns the first of Plans, and how many sets of victims it has tried: 0 where it was among too many victims to be the best of all.
+// The plan is nil where Plans returns none.
+func (p *Preemption) Best() (plan *Plan, sets int, err error) {
+	plans, sets, err := p.plans(1)
+	if len(plans) == 0 {
+		return nil, sets, err
+	}
+	return &plans[0], sets, err
+}
+
+func (p *Preemption) plans(most int) ([]Plan, int, error) {
 	if err := p.validate(); err != nil {
-		return nil, fmt.Errorf("choose victims on %s: %w", p.Node.Name, err)
+		return nil, 0, fmt.Errorf("choose victims on %s: %w", p.Node.Name, err)
 	}
 	t := newTrial(p)
 	if _, ok := t.fits(); ok || most < 1 {
-		return nil, nil
+		return nil, 0, nil
 	}
 	useful := p.useful()
 	for _, i := range useful {
 		t.end(i)
 	}
 	if _, ok := t.fits(); !ok {
-		return nil, nil
+		return nil, 0, nil
 	}
-	if len(useful) > cmp.Or(p.exact, MaxExact) {
-		return []Plan{cover(p, useful)}, nil
+	if len(useful) > cmp.Or(p.Exact, MaxExact) {
+		return []Plan{cover(p, useful)}, 0, nil
 	}
-	s := search{trial: newTrial(p), useful: useful, most: most}
+	s := search{trial: newTrial(p), useful: useful, most: most, monotone: p.monotone()}
 	s.walk(len(useful) - 1)
-	return s.plans, nil
+	return s.plans, s.sets, nil
 }
 
 // Evaluate returns the plan of these victims; false when the pod does not fit without them, or one of them is not known.
@@ -146,7 +162,7 @@ func (p *Preemption) validate() error {
 		}
 	}
 	for i := range p.Victims {
-		if err := p.Victims[i].validate(len(p.Budgets)); err != nil {
+		if err := p.Victims[i].Validate(len(p.Budgets)); err != nil {
 			return fmt.Errorf("victim %d: %w", i, err)
 		}
 	}
@@ -158,7 +174,8 @@ func (p *Preemption) validate() error {
 	return nil
 }
 
-func (v *Victim) validate(budgets int) error {
+// Validate returns an error for a victim that cannot be, where there are so many budgets.
+func (v *Victim) Validate(budgets int) error {
 	if v.Pods < 1 || v.CPU < 0 || v.CPU > MaxAmount || v.Memory < 0 || v.Memory > MaxAmount {
 		return fmt.Errorf("%d pods of %d thousandths of a core and %d MiB; want at least 1, and 0 to %d", v.Pods, v.CPU, v.Memory, int64(MaxAmount))
 	}
@@ -176,11 +193,30 @@ func (h *Held) validate(p *Preemption) error {
 	if len(h.Victims) == 0 || h.Amount < 0 || h.Amount > Whole || len(p.Node.GPUs) < MaxGPUs && h.GPUs>>uint(len(p.Node.GPUs)) != 0 {
 		return fmt.Errorf("%d victims hold %d thousandths of GPUs %b; want victims, 0 to %d, and GPUs of the node", len(h.Victims), h.Amount, h.GPUs, Whole)
 	}
-	sorted := slices.Sorted(slices.Values(h.Victims))
+	sorted := h.Victims
+	if len(sorted) > 1 {
+		sorted = slices.Sorted(slices.Values(sorted))
+	}
 	if sorted[0] < 0 || sorted[len(sorted)-1] >= len(p.Victims) || len(slices.Compact(sorted)) != len(h.Victims) {
 		return fmt.Errorf("victims %v; want 0 to %d, each once", h.Victims, len(p.Victims)-1)
 	}
 	return nil
+}
+
+// Without returns the node without these victims.
+func (p *Preemption) Without(victims []int) (Node, error) {
+	if err := p.validate(); err != nil {
+		return Node{}, fmt.Errorf("end victims on %s: %w", p.Node.Name, err)
+	}
+	t, last := newTrial(p), -1
+	for _, i := range victims {
+		if i <= last || i >= len(p.Victims) {
+			return Node{}, fmt.Errorf("end the victims %v on %s; want positions up to %d, ascending", victims, p.Node.Name, len(p.Victims)-1)
+		}
+		t.end(i)
+		last = i
+	}
+	return *t.node(), nil
 }
 
 // useful returns the victims that can help: those that hold devices that the pod can have or shares a GPU with, and while CPU or memory
@@ -209,6 +245,11 @@ func (p *Preemption) useful() []int {
 	return useful
 }
 
+// monotone tells whether the pod fits without more victims if it fits without some: what it gets is a number of devices, CPU and memory.
+func (p *Preemption) monotone() bool {
+	return !slices.ContainsFunc(p.Requests, func(s Shape) bool { return s.Traffic&Bandwidth != 0 || s.GPUs > 0 && s.Resource == "" })
+}
+
 // offers tells whether one of the GPUs is of the kind that a request wants, and can be allocated.
 func (n *Node) offers(gpus GPUSet, s *Shape) bool {
 	for i := range gpus.All() {
@@ -227,7 +268,7 @@ type trial struct {
 	freed   []int32 // by GPU, in thousandths
 	cpu     int64
 	memory  int64
-	used    []int32 // by budget
+	budgets *Disruptions
 	ended   []int
 	broken  int
 	scratch []GPU
@@ -236,7 +277,7 @@ type trial struct {
 func newTrial(p *Preemption) *trial {
 	t := &trial{
 		Preemption: p, heldBy: make([][]int, len(p.Victims)), running: make([]int, len(p.Held)),
-		freed: make([]int32, len(p.Node.GPUs)), used: make([]int32, len(p.Budgets)), scratch: make([]GPU, len(p.Node.GPUs)),
+		freed: make([]int32, len(p.Node.GPUs)), budgets: NewDisruptions(p.Budgets), scratch: make([]GPU, len(p.Node.GPUs)),
 	}
 	for i := range p.Held {
 		t.running[i] = len(p.Held[i].Victims)
@@ -257,16 +298,7 @@ func (t *trial) end(i int) {
 			t.release(&t.Held[h], 1)
 		}
 	}
-	for _, pod := range v.Budgets {
-		violates := false
-		for _, b := range pod {
-			violates = violates || t.used[b] >= t.Budgets[b]
-			t.used[b]++
-		}
-		if violates {
-			t.broken++
-		}
-	}
+	t.broken += t.budgets.End(v.Budgets)
 }
 
 func (t *trial) resume() {
@@ -279,17 +311,7 @@ func (t *trial) resume() {
 			t.release(&t.Held[h], -1)
 		}
 	}
-	for k := range v.Budgets {
-		pod, violates := v.Budgets[len(v.Budgets)-1-k], false
-		for j := range pod {
-			b := pod[len(pod)-1-j]
-			t.used[b]--
-			violates = violates || t.used[b] >= t.Budgets[b]
-		}
-		if violates {
-			t.broken--
-		}
-	}
+	t.broken -= t.budgets.Undo(v.Budgets)
 }
 
 func (t *trial) release(h *Held, sign int32) {

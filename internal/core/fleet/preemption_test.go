@@ -346,7 +346,7 @@ func TestCover(t *testing.T) {
 		plain := rapid.Bool().Draw(t, "plain")
 		p := anyPreemption(t, links, plain)
 		best, ok := brute(p)
-		p.exact = -1
+		p.Exact = -1
 		plans, err := p.Plans(1)
 		if err != nil {
 			t.Fatal(err)

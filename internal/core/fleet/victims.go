@@ -12,14 +12,27 @@ type search struct {
 	useful []int
 	most   int
 	plans  []Plan
+	// monotone is true where more victims never make the pod fit less.
+	monotone bool
+	// looks counts how often walk asked whether all that is left is enough, stops how often it was not.
+	looks, stops int
+	sets         int // how many were tried
 }
 
 // walk tries all sets that the ended victims and those up to a position make, the less important ones first. What it leaves out has more
 // violations, a higher priority or more pods than the plans that it has.
 func (s *search) walk(last int) {
 	for at := last; at >= 0; at-- {
+		// Where all that is left is not enough, still less is not, either. It is not worth the time where that is rare.
+		if at < last && s.monotone && s.looks < 8+4*s.stops {
+			if s.looks++; !s.enough(at) {
+				s.stops++
+				return
+			}
+		}
 		s.trial.end(s.useful[at])
 		if !s.hopeless() {
+			s.sets++
 			score, ok := s.trial.fits()
 			if ok {
 				s.keep(s.trial.plan(score))
@@ -30,6 +43,18 @@ func (s *search) walk(last int) {
 		}
 		s.trial.resume()
 	}
+}
+
+// enough tells whether the pod fits when all victims up to a position have ended, beside those that have.
+func (s *search) enough(last int) bool {
+	for at := last; at >= 0; at-- {
+		s.trial.end(s.useful[at])
+	}
+	_, ok := s.trial.fits()
+	for range last + 1 {
+		s.trial.resume()
+	}
+	return ok
 }
 
 // hopeless tells whether neither the victims that have ended nor more of them can be one of the best plans.

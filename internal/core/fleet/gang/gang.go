@@ -120,17 +120,26 @@ type Plan struct {
 
 // Cost is what is wrong with a plan, the most important part first. The costs of parts of a plan can be added up.
 type Cost struct {
+	ended                                                ended
 	Degraded, Crowded, Links, Nodes, Slack, Loss, Broken int64
 }
 
+// ended is the part of a cost that is of holders that end: their violations, pods, and importance.
+type ended struct{ violations, pods, importance int64 }
+
 // plus returns the sum of two costs.
 func (c Cost) plus(d Cost) Cost {
-	return Cost{c.Degraded + d.Degraded, c.Crowded + d.Crowded, c.Links + d.Links, c.Nodes + d.Nodes, c.Slack + d.Slack, c.Loss + d.Loss, c.Broken + d.Broken}
+	return Cost{
+		ended{c.ended.violations + d.ended.violations, c.ended.pods + d.ended.pods, c.ended.importance + d.ended.importance},
+		c.Degraded + d.Degraded, c.Crowded + d.Crowded, c.Links + d.Links, c.Nodes + d.Nodes, c.Slack + d.Slack, c.Loss + d.Loss, c.Broken + d.Broken,
+	}
 }
 
 // less tells whether a cost is lower than another one.
 func (c Cost) less(d Cost) bool {
 	switch {
+	case c.ended != d.ended:
+		return c.ended.less(d.ended)
 	case c.Degraded != d.Degraded:
 		return c.Degraded < d.Degraded
 	case c.Crowded != d.Crowded:
@@ -147,7 +156,20 @@ func (c Cost) less(d Cost) bool {
 	return c.Broken < d.Broken
 }
 
-// minus returns the difference of two costs.
+// less tells whether less ends.
+func (e ended) less(f ended) bool {
+	switch {
+	case e.violations != f.violations:
+		return e.violations < f.violations
+	case e.pods != f.pods:
+		return e.pods < f.pods
+	}
+	return e.importance < f.importance
+}
+
+// minus returns the difference of two costs of plans, for which nothing ends.
 func (c Cost) minus(d Cost) Cost {
-	return Cost{c.Degraded - d.Degraded, c.Crowded - d.Crowded, c.Links - d.Links, c.Nodes - d.Nodes, c.Slack - d.Slack, c.Loss - d.Loss, c.Broken - d.Broken}
+	return Cost{
+		ended{}, c.Degraded - d.Degraded, c.Crowded - d.Crowded, c.Links - d.Links, c.Nodes - d.Nodes, c.Slack - d.Slack, c.Loss - d.Loss, c.Broken - d.Broken,
+	}
 }

@@ -53,7 +53,7 @@ type run struct {
 	*Planner
 	topology *Topology
 	gang     *Gang
-	row      *row
+	row      *row // nil before it is needed
 	// space has the combinations of members that are not bound; it is nil where there are too many.
 	space *space
 	// prefix is, by the number of members of the lowest index, the combination of those of them that are not bound.
@@ -76,7 +76,7 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 	if !ok {
 		return r
 	}
-	r.space, r.row = space, p.row(g.Classes, counts)
+	r.space = space
 	r.prefix = make([]int, len(g.Members)+1)
 	for i, m := range g.Members {
 		r.prefix[i+1] = r.prefix[i]
@@ -89,6 +89,9 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 
 // table returns what fits on a node, within the capacity that other rules leave.
 func (r *run) table(i int) table {
+	if r.row == nil {
+		r.row = r.Planner.row(r.gang.Classes, r.space.counts)
+	}
 	t := r.Planner.table(r.row, i, r.gang.Classes, r.space)
 	limited := false
 	for c := range r.gang.Classes {
