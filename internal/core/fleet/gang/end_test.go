@@ -272,6 +272,61 @@ func TestEndTraffic(t *testing.T) {
 	}
 }
 
+// partial is a policy that gives members no GPUs on a node, or a policy's own.
+type partial struct {
+	fleet.Policy
+	node string
+}
+
+type partialScorer struct {
+	fleet.Scorer
+	node string
+}
+
+func (p partial) Scorer(f *fleet.Fleet) fleet.Scorer {
+	return partialScorer{p.Policy.Scorer(f), p.node}
+}
+
+func (s partialScorer) Score(n *fleet.Node, shape *fleet.Shape) (fleet.Score, fleet.GPUSet) {
+	score, gpus := s.Scorer.Score(n, shape)
+	if n.Name == s.node {
+		return score, 0
+	}
+	return score, gpus
+}
+
+// TestEndByPolicy: the answer is one of the policy where that gives members other GPUs than a device plugin would.
+func TestEndByPolicy(t *testing.T) {
+	list, h := full(2)
+	planner, topology := newPlanner(t, list, 2)
+	inOrder(planner.fleet, h)
+	other := NewPlanner(fleet.NewDecider(planner.fleet, partial{fleet.Spread(), "node-01"}))
+	got, err := other.End(topology, alike(1, 2), h)
+	if err != nil || got == nil || !slices.Equal(got.Holders, []int{6, 7}) || got.Exact {
+		t.Errorf("%+v, %v; want the last two holders of the first node", got, err)
+	}
+	other = NewPlanner(fleet.NewDecider(planner.fleet, partial{fleet.Spread(), "node-00"}))
+	if got, err = other.End(topology, alike(2, 8), h); err != nil || got != nil {
+		t.Errorf("%+v, %v; want no answer", got, err)
+	}
+}
+
+// TestEndShares: members that share GPUs are placed by the policy.
+func TestEndShares(t *testing.T) {
+	list := []fleet.Node{fleet.Empty("node-00", "T4", 8000, 8000, 2)}
+	list[0].GPUs[0].Free, list[0].GPUs[1].Free = 200, 100
+	planner, topology := newPlanner(t, list, 2)
+	g := &Gang{Classes: []Class{{Requests: []fleet.Shape{{GPUs: 1, Share: 600}}}}, Members: []Member{{Node: Unbound}, {Node: Unbound}}, Min: 2, Required: Anywhere, Preferred: 2}
+	h := &Holders{
+		List: []Holder{{Pods: 1}, {Pods: 1}, {Pods: 1}, {Pods: 1}},
+		Held: []Held{{Holders: []int{0}, GPUs: 1, Amount: 300}, {Holders: []int{1}, GPUs: 1, Amount: 500}, {Holders: []int{2}, GPUs: 2, Amount: 600}, {Holders: []int{3}, GPUs: 2, Amount: 300}},
+	}
+	got, err := planner.End(topology, g, h)
+	if err != nil || got == nil || !slices.Equal(got.Holders, []int{1, 2}) || !got.Exact {
+		t.Errorf("%+v, %v; want 1 and 2 to end", got, err)
+	}
+}
+
 // largeCase returns a question with more holders than all sets of which can be tried.
 func largeCase(t *testing.T, random *rand.Rand) (*Planner, *Topology, *Gang, *Holders) {
 	list := nodes(6 + random.IntN(8))
@@ -295,8 +350,17 @@ func largeCase(t *testing.T, random *rand.Rand) (*Planner, *Topology, *Gang, *Ho
 	}
 	g.Required = []int{Anywhere, Anywhere, 0, 1}[random.IntN(4)]
 	g.Min = 1 + random.IntN(len(g.Members))
-	if random.IntN(5) == 0 {
+	switch random.IntN(6) {
+	case 0:
 		g.Segment = Segment{1 + random.IntN(2), 1}
+	case 1:
+		// Each member is a class of its own, which makes too many combinations.
+		g.Members = g.Members[:0]
+		for i := range 14 {
+			g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{{CPU: int64(i), Resource: gpu, GPUs: 1 + random.Int32N(2)}}})
+			g.Members = append(g.Members, Member{Class: len(g.Classes) - 1, Node: Unbound})
+		}
+		g.Min = len(g.Members)
 	}
 	return planner, topology, g, h
 }
@@ -397,14 +461,23 @@ func BenchmarkEnd(b *testing.B) {
 		gpus           int32
 		priorities     int
 		budgets, gangs int
+		kind           string
 	}{
-		{500, 8, 8, 4, 0, 0}, {500, 8, 8, 4000, 0, 0}, {500, 64, 1, 4, 0, 0}, {500, 64, 1, 4000, 0, 0}, {500, 125, 8, 4000, 0, 0}, {500, 8, 8, 4, 20, 0}, {500, 8, 8, 4, 0, 40},
-		{5000, 8, 8, 4, 0, 0}, {5000, 8, 8, 40_000, 0, 0}, {5000, 64, 4, 40_000, 0, 0}, {5000, 500, 8, 40_000, 0, 0},
+		{500, 8, 8, 4, 0, 0, ""}, {500, 8, 8, 4000, 0, 0, ""}, {500, 64, 1, 4, 0, 0, ""}, {500, 64, 1, 4000, 0, 0, ""}, {500, 125, 8, 4000, 0, 0, ""},
+		{500, 8, 8, 4, 20, 0, ""}, {500, 8, 8, 4, 0, 40, ""}, {500, 8, 8, 4, 0, 0, "segments"}, {500, 8, 8, 4, 0, 0, "rack"}, {500, 32, 4, 4, 0, 0, "two classes"},
+		{500, 8, 8, 4, 0, 0, "each different"}, {500, 64, 1, 1, 0, 0, "each different"},
+		{500, 64, 1, 1, 0, 0, ""}, {500, 64, 4, 1, 0, 0, "two classes"},
+		{5000, 8, 8, 4, 0, 0, ""}, {5000, 8, 8, 40_000, 0, 0, ""}, {5000, 64, 4, 40_000, 0, 0, ""}, {5000, 500, 8, 40_000, 0, 0, ""},
 	} {
-		name := fmt.Sprintf("nodes=%d/members=%d/gpus=%d/priorities=%d/budgets=%d/gangs=%d", bench.nodes, bench.members, bench.gpus, bench.priorities, bench.budgets, bench.gangs)
+		name := fmt.Sprintf("nodes=%d/members=%d/gpus=%d/priorities=%d/budgets=%d/gangs=%d/%s", bench.nodes, bench.members, bench.gpus, bench.priorities, bench.budgets, bench.gangs, bench.kind)
 		b.Run(name, func(b *testing.B) {
 			random := rand.New(rand.NewPCG(1, 0))
 			list, h := full(bench.nodes)
+			if bench.kind == "each different" {
+				for i := range list {
+					list[i].FreeCPU, list[i].FreeMemory = random.Int64N(64_000), random.Int64N(1<<20)
+				}
+			}
 			planner, topology := newPlanner(b, list, 10)
 			inOrder(planner.fleet, h)
 			for i := range h.List {
@@ -428,6 +501,15 @@ func BenchmarkEnd(b *testing.B) {
 			}
 			slices.SortStableFunc(h.Held, func(a, b Held) int { return cmp.Compare(a.Node, b.Node) })
 			g := alike(bench.members, bench.gpus)
+			switch bench.kind {
+			case "segments":
+				g.Segment = Segment{4, 1}
+			case "rack":
+				g.Required = 1
+			case "two classes":
+				g.Classes = append(g.Classes, Class{Requests: []fleet.Shape{{CPU: 8000, Memory: 1 << 10}}})
+				g.Members[0].Class = 1
+			}
 			var got *Ended
 			for b.Loop() {
 				var err error

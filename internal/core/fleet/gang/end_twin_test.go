@@ -186,10 +186,10 @@ func randomHolders(random *rand.Rand, nodes []fleet.Node, count int) *Holders {
 		n := &nodes[node]
 		// Most holders are on one node.
 		holder := func() int {
-			if random.IntN(6) == 0 {
-				return random.IntN(count)
+			if own := node + len(nodes)*random.IntN(1+count/len(nodes)); own < count && random.IntN(8) > 0 {
+				return own
 			}
-			return (node + len(nodes)*random.IntN(count)) % count
+			return random.IntN(count)
 		}
 		for range random.IntN(3) {
 			p := part(holder(), node)

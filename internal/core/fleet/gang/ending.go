@@ -7,17 +7,17 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
-// maxWide is of how many wide holders in a domain all sets are tried.
-const maxWide = 6
-
 // ending is the search for the holders that end for a gang. Sets of holders are by position in Holders.List. They are closed: who ends with
 // a holder of a set is in the set.
 type ending struct {
 	// run is that of the gang without the members that need not fit.
 	*run
 	holders *Holders
-	// slow is true where the planner is asked for each set: the gang has segments, or too many combinations.
+	// slow is true where the planner is asked for each set: the gang has too many combinations, or the policy can give members other GPUs
+	// than fleet.Choose.
 	slow bool
+	// ended and may are the sets that the options of nodes are for.
+	ended, may []bool
 	// sites and idle are the nodes with and without holders, by index; nil where that is not known yet.
 	sites, idle []*site
 	// closures are, by holder, itself and those that end with it. highest are the highest priorities of these. wide are those with
@@ -38,7 +38,8 @@ type ending struct {
 	answers  map[string]answer
 	links    map[any]int
 	scratch  []byte
-	work     int
+	work     int // sets of victims on nodes
+	tried    int // sets of wide holders
 	// rough is true when something was not exact; of pods of several budgets the violations depend on the order in which they end.
 	rough   bool
 	inLevel map[int][]domain
@@ -58,8 +59,8 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 		nobody: make([]bool, count), charges: make([]int, count), least: make([]int, count), versions: map[string]int{"": 0}, answers: map[string]answer{}, links: map[any]int{},
 		inLevel: map[int][]domain{},
 	}
-	e.slow = e.space == nil || g.Segment.Size > 0
-	if !e.slow {
+	e.slow = e.space == nil || slices.ContainsFunc(g.Classes, sharesGPUs)
+	if !e.slow && g.Segment.Size == 0 {
 		least := *g
 		least.Members = slices.Clone(g.Members[:g.Min])
 		for _, m := range g.Members[g.Min:] {
@@ -68,6 +69,9 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 			}
 		}
 		e.run = p.newRun(t, &least)
+	}
+	if !e.slow {
+		e.offer = func(node int) table { return e.options(node, e.ended, e.may).table }
 	}
 	nodes := make([]int, count)
 	for _, s := range sites {
@@ -94,6 +98,11 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 	return e, nil
 }
 
+// sharesGPUs tells whether members share GPUs: the policy chooses the GPUs then, and fleet.Choose only predicts them.
+func sharesGPUs(c Class) bool {
+	return slices.ContainsFunc(c.Requests, func(s fleet.Shape) bool { return s.Shared() })
+}
+
 // domains returns the domains of a level that have all nodes to which members are bound.
 func (e *ending) domains(level int) []domain {
 	list, known := e.inLevel[level]
@@ -117,43 +126,8 @@ func (e *ending) fitsIn(d domain, set []bool) bool {
 	if e.slow {
 		return e.show(set) == nil && e.takes(d)
 	}
-	target := e.prefix[e.gang.Min]
-	if len(e.space.counts) > 1 {
-		return e.space.divide(e.offers(d, set, e.nobody), target).reach[target]
-	}
-	fit, limit := 0, e.gang.Classes[0].Capacity
-	for _, i := range d.nodes {
-		list := e.options(i, set, e.nobody)
-		if len(list) == 0 {
-			continue
-		}
-		most := list[len(list)-1].state
-		if limit != nil {
-			most = min(most, int(limit[i]))
-		}
-		if fit += most; fit >= target {
-			return true
-		}
-	}
-	return fit >= target
-}
-
-// offers returns what fits on the nodes of a domain when the holders of one set have ended and those of another one may.
-func (e *ending) offers(d domain, set, may []bool) []table {
-	tables := make([]table, len(d.nodes))
-	for k, i := range d.nodes {
-		for _, o := range e.options(i, set, may) {
-			if o.state > 0 && !e.allowed(o.state, i) {
-				continue
-			}
-			cost := Cost{ended: o.cost}
-			if o.state > 0 && !e.bound[i] {
-				cost.Nodes = 1
-			}
-			tables[k] = append(tables[k], entry{o.state, cost})
-		}
-	}
-	return tables
+	e.ended, e.may = set, e.nobody
+	return e.takes(d)
 }
 
 // choice are holders that end, and what they are worth.

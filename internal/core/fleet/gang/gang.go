@@ -167,9 +167,10 @@ func (e ended) less(f ended) bool {
 	return e.importance < f.importance
 }
 
-// minus returns the difference of two costs of plans, for which nothing ends.
+// minus returns the difference of two costs.
 func (c Cost) minus(d Cost) Cost {
 	return Cost{
-		ended{}, c.Degraded - d.Degraded, c.Crowded - d.Crowded, c.Links - d.Links, c.Nodes - d.Nodes, c.Slack - d.Slack, c.Loss - d.Loss, c.Broken - d.Broken,
+		ended{c.ended.violations - d.ended.violations, c.ended.pods - d.ended.pods, c.ended.importance - d.ended.importance},
+		c.Degraded - d.Degraded, c.Crowded - d.Crowded, c.Links - d.Links, c.Nodes - d.Nodes, c.Slack - d.Slack, c.Loss - d.Loss, c.Broken - d.Broken,
 	}
 }

@@ -32,7 +32,7 @@ type site struct {
 	question fleet.Preemption
 	// shown are the holders without which the fleet has the node now.
 	shown []bool
-	known map[variant][]option
+	known map[variant]*options
 }
 
 // local returns the positions in site.holders of the holders of a set.
@@ -130,7 +130,7 @@ func newSites(f *fleet.Fleet, h *Holders) ([]*site, error) {
 	sites := make([]*site, f.Len())
 	at := func(node int) *site {
 		if sites[node] == nil {
-			sites[node] = &site{question: fleet.Preemption{Node: copyOf(f.Node(node))}, known: map[variant][]option{}}
+			sites[node] = &site{question: fleet.Preemption{Node: copyOf(f.Node(node))}, known: map[variant]*options{}}
 		}
 		return sites[node]
 	}

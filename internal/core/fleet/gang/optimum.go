@@ -5,83 +5,126 @@ import (
 	"slices"
 )
 
+const (
+	// maxWide is of how many wide holders in a domain all sets are tried in any case. Of more those are tried that end no more than the best
+	// one, if these are at most maxTried, fewer where maxSteps of nodes and members do not allow as many, and at most maxAll in all domains.
+	maxWide  = 6
+	maxTried = 500
+	maxSteps = 1 << 22
+	maxAll   = 2000
+)
+
 // optimum returns the best choice, among those of a closed set, for which the gang fits in a domain of a level; with a bound only if it
 // ends no more than that.
 func (e *ending) optimum(level int, allowed []bool, bound *choice) *choice {
-	narrow := slices.Clone(allowed)
-	for i := range narrow {
-		narrow[i] = narrow[i] && !e.wide[i]
+	o := optimum{ending: e, level: level, narrow: slices.Clone(allowed), bound: bound}
+	for i := range allowed {
+		o.narrow[i] = allowed[i] && !e.wide[i]
 	}
-	var best *choice
 	for _, d := range e.domains(level) {
-		if !e.fitsIn(d, allowed) {
-			continue
-		}
-		for _, wide := range e.choices(d, allowed, narrow) {
-			c := e.with(d, wide, narrow, cmp.Or(best, bound))
-			if c == nil {
-				continue
-			}
-			if c.worth.level = level; best == nil || c.worth.compare(&best.worth) < 0 {
-				best = c
-			}
+		if e.fitsIn(d, allowed) {
+			o.domain = d
+			o.search(e.wideIn(d, allowed))
 		}
 	}
-	return best
+	return o.best
 }
 
-// choices returns which wide holders of a domain to try, with those that end with them: all sets of up to maxWide, otherwise none, each
-// alone, and those that are left when as many as possible are spared, in two orders.
-func (e *ending) choices(d domain, allowed, narrow []bool) [][]int {
+// wideIn returns the wide holders of a set that have something in a domain, ascending.
+func (e *ending) wideIn(d domain, set []bool) []int {
 	var wide []int
 	for _, i := range d.nodes {
 		if s := e.sites[i]; s != nil {
 			for _, h := range s.holders {
-				if e.wide[h] && allowed[h] {
+				if e.wide[h] && set[h] {
 					wide = append(wide, h)
 				}
 			}
 		}
 	}
 	slices.Sort(wide)
-	wide = slices.Compact(wide)
-	list := [][]int{nil}
+	return slices.Compact(wide)
+}
+
+// optimum is the search for the best choice.
+type optimum struct {
+	*ending
+	level int
+	// narrow are the holders that may end and are not wide.
+	narrow      []bool
+	bound, best *choice
+	domain      domain
+	left        int // how many sets are still tried
+}
+
+// search tries sets of the wide holders of a domain: first none, and those that are left when as many as possible are spared, in two
+// orders; then all that do not end more than the best one.
+func (o *optimum) search(wide []int) {
+	o.left = max(1<<maxWide, min(maxTried, maxSteps/(len(o.domain.nodes)*(8+o.gang.Min)), maxAll-o.tried))
+	o.try(nil)
 	if len(wide) > maxWide {
-		e.rough = true
+		o.try(o.needed(wide))
+		order := slices.Clone(wide)
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(o.pods(o.closures[b]), o.pods(o.closures[a])) })
+		o.try(o.needed(order))
+	}
+	if !o.walk(wide, nil) {
+		// Of two that do as well, one alone is better.
 		for _, h := range wide {
-			list = append(list, e.closures[h])
+			o.try(o.closures[h])
 		}
-		list = append(list, e.needed(d, wide, narrow))
-		slices.SortStableFunc(wide, func(a, b int) int { return cmp.Compare(e.pods(e.closures[b]), e.pods(e.closures[a])) })
-		return append(list, e.needed(d, wide, narrow))
+		o.rough = true
 	}
-	for _, h := range wide {
-		for _, other := range list[:len(list):len(list)] {
-			if slices.Contains(other, h) {
-				continue
-			}
-			both := slices.Concat(other, e.closures[h])
-			slices.Sort(both)
-			list = append(list, slices.Compact(both))
+}
+
+// walk tries the sets that have some of a list beside others, the least important first. The result is false where these are too many.
+func (o *optimum) walk(wide, others []int) bool {
+	for k := range slices.Backward(wide) {
+		if slices.Contains(others, wide[k]) {
+			continue
+		}
+		set := slices.Concat(others, o.closures[wide[k]])
+		slices.Sort(set)
+		set = slices.Compact(set)
+		if o.hopeless(o.total(set)) {
+			continue
+		}
+		o.left, o.tried = o.left-1, o.tried+1
+		if o.left < 0 {
+			return false
+		}
+		if !o.try(set) && !o.walk(wide[:k], set) {
+			return false
 		}
 	}
-	return list
+	return true
+}
+
+// hopeless tells whether a choice that ends at least this is no better than the best one.
+func (o *optimum) hopeless(w worth) bool {
+	best := cmp.Or(o.best, o.bound)
+	return best != nil && (w.violations > best.worth.violations || w.violations == best.worth.violations && w.pods > best.worth.pods)
+}
+
+// total returns the violations and pods of wide holders.
+func (o *optimum) total(wide []int) worth {
+	return worth{violations: o.charge(wide), pods: o.pods(wide)}
 }
 
 // needed returns the wide holders that are left of a list, with those that end with them, after each was spared in that order if the gang
-// fits in a domain without it: all that are not wide have ended.
-func (e *ending) needed(d domain, wide []int, narrow []bool) []int {
-	set := slices.Clone(narrow)
+// fits in the domain without it: all that are not wide have ended.
+func (o *optimum) needed(wide []int) []int {
+	set := slices.Clone(o.narrow)
 	for _, h := range wide {
-		for _, other := range e.closures[h] {
+		for _, other := range o.closures[h] {
 			set[other] = true
 		}
 	}
-	left := e.spare(set, wide, func(set []bool) bool { return e.fitsIn(d, set) })
+	left := o.spare(set, wide, func(set []bool) bool { return o.fitsIn(o.domain, set) })
 	var list []int
 	for _, h := range wide {
 		if left[h] {
-			list = append(list, e.closures[h]...)
+			list = append(list, o.closures[h]...)
 		}
 	}
 	slices.Sort(list)
@@ -96,38 +139,44 @@ func (e *ending) pods(holders []int) int {
 	return pods
 }
 
-// with returns the best choice for a domain that ends wide holders, with those that end with them, and any narrow ones.
-func (e *ending) with(d domain, wide []int, narrow []bool, bound *choice) *choice {
-	w := worth{violations: e.charge(wide), pods: e.pods(wide)}
-	if bound != nil && (w.violations > bound.worth.violations || w.violations == bound.worth.violations && w.pods > bound.worth.pods) {
-		return nil
+// try looks for the best choice that ends wide holders, with those that end with them, and any narrow ones. The result is true if these
+// are enough.
+func (o *optimum) try(wide []int) bool {
+	least := o.total(wide)
+	if o.hopeless(least) {
+		return false
 	}
-	set := e.nobody
+	o.ended, o.may = o.nobody, o.narrow
 	if len(wide) > 0 {
-		set = e.set(wide)
+		o.ended = o.set(wide)
 	}
-	target := e.prefix[e.gang.Min]
-	sums := e.space.divide(e.offers(d, set, narrow), target)
-	if !sums.reach[target] {
-		return nil
+	p, ok := o.solve(o.domain, o.gang.Min)
+	if !ok {
+		return false
 	}
-	c := &choice{holders: slices.Clone(wide)}
-	for k, row := range sums.rows(target) {
-		state, node := e.space.number(row), d.nodes[k]
-		if state == 0 {
-			continue
-		}
-		for _, o := range e.options(node, set, narrow) {
-			if o.state == state {
-				c.holders = append(c.holders, o.holders...)
-			}
+	c := &choice{holders: slices.Clone(wide), worth: worth{priority: lowestPriority, level: o.level}}
+	for _, g := range p.groups {
+		for k, row := range g.rows {
+			c.holders = append(c.holders, o.chosen(g.nodes[k], o.space.number(row))...)
 		}
 	}
 	slices.Sort(c.holders)
-	c.worth.priority = lowestPriority
 	for _, h := range c.holders {
-		c.worth.add(&e.holders.List[h], e.importance(h))
+		c.worth.add(&o.holders.List[h], o.importance(h))
 	}
-	c.worth.violations = w.violations + int(sums.costs[target].ended.violations)
-	return c
+	c.worth.violations = least.violations + int(p.cost.ended.violations)
+	if o.best == nil || c.worth.compare(&o.best.worth) < 0 {
+		o.best = c
+	}
+	return len(c.holders) == len(wide)
+}
+
+// chosen returns the holders that end on a node for a combination.
+func (e *ending) chosen(node, state int) []int {
+	o := e.options(node, e.ended, e.may)
+	at, found := slices.BinarySearchFunc(o.table, state, func(entry entry, state int) int { return entry.state - state })
+	if !found {
+		return nil
+	}
+	return o.holders[at]
 }

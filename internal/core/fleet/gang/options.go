@@ -11,11 +11,11 @@ import (
 // fleet.Preemption for many victims.
 const maxWork = 1 << 18
 
-// option is a combination of members that fits on a node once holders have ended: the best for it.
-type option struct {
-	state   int
-	holders []int
-	cost    ended
+// options are the combinations of members that fit on a node once holders have ended: the best for each.
+type options struct {
+	table table
+	// holders are those that end, by position in the table.
+	holders [][]int
 }
 
 // variant is what the options of a site depend on: which of its holders have ended, which may, and the number of the charges.
@@ -33,7 +33,7 @@ type answer struct {
 }
 
 // options returns what fits on a node when the holders of one set have ended and those of another one may.
-func (e *ending) options(node int, ended, may []bool) []option {
+func (e *ending) options(node int, ended, may []bool) *options {
 	s := e.sites[node]
 	if s == nil {
 		s = e.empty(node)
@@ -53,29 +53,29 @@ func (e *ending) options(node int, ended, may []bool) []option {
 	if v.may == 0 {
 		v.charges = 0 // Nothing that ends is counted.
 	}
-	list, known := s.known[v]
-	if !known {
-		list = e.ask(s, ended, may)
-		s.known[v] = list
+	o := s.known[v]
+	if o == nil {
+		o = e.ask(s, ended, may)
+		s.known[v] = o
 	}
-	return list
+	return o
 }
 
 // empty returns the site of a node without holders.
 func (e *ending) empty(node int) *site {
 	s := e.idle[node]
 	if s == nil {
-		s = &site{question: fleet.Preemption{Node: e.fleet.Node(node)}, known: map[variant][]option{}}
+		s = &site{question: fleet.Preemption{Node: e.fleet.Node(node)}, known: map[variant]*options{}}
 		e.idle[node] = s
 	}
 	return s
 }
 
 // ask is options without what is known of the node already.
-func (e *ending) ask(s *site, ended, may []bool) []option {
+func (e *ending) ask(s *site, ended, may []bool) *options {
 	question, holders := e.question(s, ended, may)
 	if question == nil {
-		return nil
+		return &options{table: table{{}}, holders: [][]int{nil}}
 	}
 	key := e.key(question)
 	a, known := e.answers[key]
@@ -84,19 +84,21 @@ func (e *ending) ask(s *site, ended, may []bool) []option {
 		e.answers[key] = a
 	}
 	e.rough = e.rough || a.rough
-	list := make([]option, len(a.states))
+	o := &options{table: make(table, len(a.states)), holders: make([][]int, len(a.states))}
 	for i, state := range a.states {
-		o := &list[i]
-		o.state = state
+		o.table[i].state = state
+		if cost := &o.table[i].cost; state > 0 {
+			cost.Nodes = 1
+		}
 		for _, v := range a.victims[i] {
-			h := holders[v]
-			o.holders = append(o.holders, h)
-			o.cost.violations += int64(e.charges[h])
-			o.cost.pods += int64(e.holders.List[h].Pods)
-			o.cost.importance += e.importance(h)
+			h, cost := holders[v], &o.table[i].cost.ended
+			o.holders[i] = append(o.holders[i], h)
+			cost.violations += int64(e.charges[h])
+			cost.pods += int64(e.holders.List[h].Pods)
+			cost.importance += e.importance(h)
 		}
 	}
-	return list
+	return o
 }
 
 // question returns which holders of a site that may end have to, when others have ended, and these holders by their place in it. All have

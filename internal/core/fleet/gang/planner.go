@@ -54,6 +54,8 @@ type run struct {
 	topology *Topology
 	gang     *Gang
 	row      *row // nil before it is needed
+	// offer returns what fits on a node, instead of the planner's tables; nil for these.
+	offer func(node int) table
 	// space has the combinations of members that are not bound; it is nil where there are too many.
 	space *space
 	// prefix is, by the number of members of the lowest index, the combination of those of them that are not bound.
@@ -89,10 +91,7 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 
 // table returns what fits on a node, within the capacity that other rules leave.
 func (r *run) table(i int) table {
-	if r.row == nil {
-		r.row = r.Planner.row(r.gang.Classes, r.space.counts)
-	}
-	t := r.Planner.table(r.row, i, r.gang.Classes, r.space)
+	t := r.whole(i)
 	limited := false
 	for c := range r.gang.Classes {
 		limited = limited || r.gang.Classes[c].Capacity != nil && r.gang.Classes[c].Capacity[i] < r.space.counts[c]
@@ -111,6 +110,17 @@ func (r *run) table(i int) table {
 		kept = append(kept, e)
 	}
 	return kept
+}
+
+// whole is table without the capacity.
+func (r *run) whole(i int) table {
+	if r.offer != nil {
+		return r.offer(i)
+	}
+	if r.row == nil {
+		r.row = r.Planner.row(r.gang.Classes, r.space.counts)
+	}
+	return r.Planner.table(r.row, i, r.gang.Classes, r.space)
 }
 
 // allowed tells whether a node has capacity for a combination.
