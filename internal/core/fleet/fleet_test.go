@@ -82,7 +82,7 @@ func TestTwin(t *testing.T) {
 				op.GPUs = GPUSet(rapid.Uint64Range(0, 7).Draw(t, "GPUs"))
 			}
 			valid := op.GPUs.Len() == int(shape.GPUs) && op.GPUs>>len(n.GPUs) == 0
-			switch what := rapid.SampledFrom([]string{"place", "place", "remove", "state", "checkpoint", "rollback", "commit"}).Draw(t, "what"); what {
+			switch what := rapid.SampledFrom([]string{"place", "place", "remove", "state", "override", "checkpoint", "rollback", "commit"}).Draw(t, "what"); what {
 			case "place", "remove":
 				sign, do := int64(-1), f.Place
 				if what == "remove" {
@@ -97,6 +97,20 @@ func TestTwin(t *testing.T) {
 					t.Fatal(err)
 				} else if err == nil {
 					w.nodes[n.Name].GPUs[gpu].State = state
+				}
+			case "override":
+				other := *n
+				other.CPU += rapid.Int64Range(0, 2).Draw(t, "cores") * 1000
+				other.FreeCPU = rapid.Int64Range(0, other.CPU+1).Draw(t, "CPU")
+				other.GPUs = slices.Clone(n.GPUs)
+				if len(other.GPUs) > 0 {
+					other.GPUs[0].Free = rapid.SampledFrom([]int32{0, 500, Whole}).Draw(t, "free")
+				}
+				if err := f.Override(node, other); (err == nil) != (other.FreeCPU <= other.CPU) {
+					t.Fatal(err)
+				} else if err == nil {
+					w.nodes[n.Name] = new(other)
+					w.nodes[n.Name].GPUs = slices.Clone(other.GPUs)
 				}
 			case "checkpoint":
 				marks, w.saved, generations = append(marks, f.Checkpoint()), append(w.saved, copied(w.nodes)), append(generations, slices.Clone(f.generations))
@@ -123,9 +137,12 @@ func TestTwin(t *testing.T) {
 }
 
 func same(t *rapid.T, f *Fleet, w *twin) {
-	var free Totals
+	var free, capacity Totals
 	for i := range f.Len() {
 		n := f.Node(i)
+		capacity.CPU += n.CPU
+		capacity.Memory += n.Memory
+		capacity.GPU += int64(len(n.GPUs)) * Whole
 		want := *w.nodes[n.Name]
 		want.index, want.generation = n.index, n.generation
 		if diff := cmp.Diff(want, *n, plain); diff != "" {
@@ -135,8 +152,8 @@ func same(t *rapid.T, f *Fleet, w *twin) {
 		free.Memory += want.FreeMemory
 		free.GPU += want.Idle()
 	}
-	if free != f.Free() {
-		t.Fatalf("free %+v; want %+v", f.Free(), free)
+	if free != f.Free() || capacity != f.Capacity() {
+		t.Fatalf("free %+v of %+v; want %+v of %+v", f.Free(), f.Capacity(), free, capacity)
 	}
 }
 
@@ -383,5 +400,31 @@ func TestEndedCheckpoint(t *testing.T) {
 			}()
 			f.Rollback(mark)
 		}()
+	}
+}
+
+// TestOverride: a node keeps its name, and Replace is refused where Override is not.
+func TestOverride(t *testing.T) {
+	f, err := New(someNodes(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := *f.Node(0)
+	other := n
+	other.Name = f.Node(1).Name
+	if f.Override(0, other) == nil || f.Override(-1, n) == nil || f.Override(f.Len(), n) == nil {
+		t.Error("a node took the place of another one")
+	}
+	mark := f.Checkpoint()
+	n.FreeCPU = 0
+	if f.Replace(0, n) == nil {
+		t.Error("a node was replaced while a checkpoint was open")
+	}
+	if err := f.Override(0, n); err != nil || f.Node(0).FreeCPU != 0 || f.Node(0).Index() != 0 {
+		t.Errorf("%+v, %v; want no free CPU", f.Node(0), err)
+	}
+	f.Rollback(mark)
+	if f.Node(0).FreeCPU == 0 {
+		t.Error("the rollback did not undo the override")
 	}
 }

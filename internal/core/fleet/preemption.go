@@ -12,6 +12,8 @@ const (
 	MaxExact = 16
 	// MaxVictims is how many victims a node can have.
 	MaxVictims = 1024
+	// MaxPods is how many pods a victim can be.
+	MaxPods = 1 << 20
 )
 
 // Preemption is the question which pods of a node to end, so that a pod of a higher priority fits there.
@@ -33,7 +35,7 @@ type Preemption struct {
 
 // Victim is a pod, or several that can only be ended together.
 type Victim struct {
-	// Pods is how many pods end, on other nodes too: at least 1.
+	// Pods is how many pods end, on other nodes too: 1 to MaxPods.
 	Pods     int
 	Priority int32
 	// Started is when the first of them started, in any unit; higher is later.
@@ -94,26 +96,28 @@ func (p *Plan) compareEnded(other *Plan) int {
 // devices, it ends at most D times as many pods as the best plan with these, where D is the number of things that lack: CPU, memory,
 // devices of each resource. No victim of it can be left out.
 func (p *Preemption) Plans(most int) ([]Plan, error) {
-	plans, _, err := p.plans(most)
+	plans, _, err := p.search(search{most: most})
 	return plans, err
 }
 
-// Best returns the first of Plans, and how many sets of victims it has tried: 0 where it was among too many victims to be the best of all.
-// The plan is nil where Plans returns none.
-func (p *Preemption) Best() (plan *Plan, sets int, err error) {
-	plans, sets, err := p.plans(1)
+// Least returns a plan that is as good as the first of Plans in violations, highest priority and pods; of equal ones that with the less
+// important victims by their order. It takes less time. sets is how many sets of victims were tried: 0 where the plan is one among too many
+// victims to be the best of all. The plan is nil where Plans returns none.
+func (p *Preemption) Least() (plan *Plan, sets int, err error) {
+	plans, sets, err := p.search(search{most: 1, least: true})
 	if len(plans) == 0 {
 		return nil, sets, err
 	}
 	return &plans[0], sets, err
 }
 
-func (p *Preemption) plans(most int) ([]Plan, int, error) {
+// search returns the plans that a search finds, and how many sets it has tried.
+func (p *Preemption) search(s search) ([]Plan, int, error) {
 	if err := p.validate(); err != nil {
 		return nil, 0, fmt.Errorf("choose victims on %s: %w", p.Node.Name, err)
 	}
 	t := newTrial(p)
-	if _, ok := t.fits(); ok || most < 1 {
+	if _, ok := t.fits(); ok || s.most < 1 {
 		return nil, 0, nil
 	}
 	useful := p.useful()
@@ -126,7 +130,10 @@ func (p *Preemption) plans(most int) ([]Plan, int, error) {
 	if len(useful) > cmp.Or(p.Exact, MaxExact) {
 		return []Plan{cover(p, useful)}, 0, nil
 	}
-	s := search{trial: newTrial(p), useful: useful, most: most, monotone: p.monotone()}
+	s.trial, s.useful = newTrial(p), useful
+	if p.monotone() {
+		s.needs = s.trial.needs(useful)
+	}
 	s.walk(len(useful) - 1)
 	return s.plans, s.sets, nil
 }
@@ -176,8 +183,8 @@ func (p *Preemption) validate() error {
 
 // Validate returns an error for a victim that cannot be, where there are so many budgets.
 func (v *Victim) Validate(budgets int) error {
-	if v.Pods < 1 || v.CPU < 0 || v.CPU > MaxAmount || v.Memory < 0 || v.Memory > MaxAmount {
-		return fmt.Errorf("%d pods of %d thousandths of a core and %d MiB; want at least 1, and 0 to %d", v.Pods, v.CPU, v.Memory, int64(MaxAmount))
+	if v.Pods < 1 || v.Pods > MaxPods || v.CPU < 0 || v.CPU > MaxAmount || v.Memory < 0 || v.Memory > MaxAmount {
+		return fmt.Errorf("%d pods of %d thousandths of a core and %d MiB; want 1 to %d pods, and 0 to %d", v.Pods, v.CPU, v.Memory, MaxPods, int64(MaxAmount))
 	}
 	for _, pod := range v.Budgets {
 		for _, at := range pod {

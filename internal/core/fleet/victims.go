@@ -11,9 +11,11 @@ type search struct {
 	trial  *trial
 	useful []int
 	most   int
-	plans  []Plan
-	// monotone is true where more victims never make the pod fit less.
-	monotone bool
+	// least is true where of plans with the same violations, priority and pods the first one will do.
+	least bool
+	plans []Plan
+	// needs are empty where more victims can make the pod fit less.
+	needs []need
 	// looks counts how often walk asked whether all that is left is enough, stops how often it was not.
 	looks, stops int
 	sets         int // how many were tried
@@ -24,20 +26,20 @@ type search struct {
 func (s *search) walk(last int) {
 	for at := last; at >= 0; at-- {
 		// Where all that is left is not enough, still less is not, either. It is not worth the time where that is rare.
-		if at < last && s.monotone && s.looks < 8+4*s.stops {
+		if at < last && len(s.needs) > 0 && s.looks < 8+4*s.stops {
 			if s.looks++; !s.enough(at) {
 				s.stops++
 				return
 			}
 		}
 		s.trial.end(s.useful[at])
-		if !s.hopeless() {
+		if !s.hopeless(0) {
 			s.sets++
 			score, ok := s.trial.fits()
 			if ok {
 				s.keep(s.trial.plan(score))
 			}
-			if !ok || s.most > 1 {
+			if (!ok || s.most > 1) && (ok || len(s.needs) == 0 || !s.hopeless(s.further())) {
 				s.walk(at - 1)
 			}
 		}
@@ -57,17 +59,97 @@ func (s *search) enough(last int) bool {
 	return ok
 }
 
-// hopeless tells whether neither the victims that have ended nor more of them can be one of the best plans.
-func (s *search) hopeless() bool {
+// hopeless tells whether neither the victims that have ended nor more of them can be one of the best plans, if so many further pods have
+// to end.
+func (s *search) hopeless(further int64) bool {
 	if len(s.plans) < s.most {
 		return false
 	}
-	now := Plan{Violations: s.trial.broken, Priority: math.MinInt32}
+	now := Plan{Violations: s.trial.broken, Priority: math.MinInt32, Pods: int(further)}
 	for _, i := range s.trial.ended {
 		v := &s.trial.Victims[i]
 		now.Priority, now.Pods = max(now.Priority, v.Priority), now.Pods+v.Pods
 	}
-	return now.compareEnded(&s.plans[len(s.plans)-1]) > 0
+	worse := now.compareEnded(&s.plans[len(s.plans)-1])
+	return worse > 0 || worse == 0 && s.least
+}
+
+// further returns how many more pods have to end at least.
+func (s *search) further() int64 {
+	if len(s.plans) < s.most {
+		return 0 // It is not asked yet.
+	}
+	n, pods := s.trial.node(), int64(0)
+	for i := range s.needs {
+		pods = max(pods, s.needs[i].further(n))
+	}
+	return pods
+}
+
+// need is a thing of which the pod needs a sum: CPU, memory, devices of a resource.
+type need struct {
+	want int64
+	free func(*Node) int64
+	// most is what the victim has that has most for each of its pods.
+	most, pods int64
+}
+
+// needs returns what the pod needs, with the victims that have most of it.
+func (t *trial) needs(useful []int) []need {
+	list := []need{{free: func(n *Node) int64 { return n.FreeCPU }}, {free: func(n *Node) int64 { return n.FreeMemory }}}
+	has := []func(int) int64{func(v int) int64 { return t.Victims[v].CPU }, func(v int) int64 { return t.Victims[v].Memory }}
+	at := map[string]int{}
+	for i := range t.Requests {
+		s := &t.Requests[i]
+		list[0].want += s.CPU
+		list[1].want += s.Memory
+		if s.GPUs == 0 {
+			continue
+		}
+		k, known := at[s.Resource]
+		if !known {
+			k = len(list)
+			at[s.Resource] = k
+			list = append(list, need{free: func(n *Node) int64 { return count(n, s).free }})
+			has = append(has, func(v int) int64 { return t.atMost(v, s) })
+		}
+		list[k].want += int64(s.GPUs)
+	}
+	for k := range list {
+		for _, v := range useful {
+			if amount, pods := has[k](v), int64(t.Victims[v].Pods); list[k].pods == 0 || amount*list[k].pods > list[k].most*pods {
+				list[k].most, list[k].pods = amount, pods
+			}
+		}
+	}
+	return list
+}
+
+// further returns how many pods have to end at least until a node has enough: the largest number if that is never so.
+func (d *need) further(n *Node) int64 {
+	missing := d.want - d.free(n)
+	switch {
+	case missing <= 0:
+		return 0
+	case d.most == 0:
+		return math.MaxInt32
+	}
+	return (missing*d.pods + d.most - 1) / d.most
+}
+
+// atMost returns how many devices for a request are free at most once a victim has ended, beside those that are.
+func (t *trial) atMost(victim int, s *Shape) int64 {
+	var sum int64
+	for _, h := range t.heldBy[victim] {
+		held := &t.Held[h]
+		for i := range held.GPUs.All() {
+			if g := &t.Node.GPUs[i]; s.wants(g) && g.State.allocatable() {
+				unit := s.Of(g)
+				sum += int64((cmp.Or(held.Amount, unit) + unit - 1) / unit)
+			}
+		}
+	}
+	return sum
 }
 
 func (s *search) keep(plan Plan) {

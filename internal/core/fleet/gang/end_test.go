@@ -208,8 +208,7 @@ func TestEndRefuses(t *testing.T) {
 	tests := map[string]func(g *Gang, h *Holders){
 		"a bad gang":                        func(g *Gang, h *Holders) { g.Min = 0 },
 		"no pod":                            func(g *Gang, h *Holders) { h.List[0].Pods = 0 },
-		"too many pods":                     func(g *Gang, h *Holders) { h.List[0].Pods = MaxPods + 1 },
-		"too many pods in all":              func(g *Gang, h *Holders) { h.List[0].Pods, h.List[1].Pods = MaxPods, 1 },
+		"too many pods":                     func(g *Gang, h *Holders) { h.List[0].Pods = fleet.MaxPods + 1 },
 		"an unknown budget":                 func(g *Gang, h *Holders) { h.List[0].Budgets = [][]int{{1}} },
 		"an unknown holder ends with it":    func(g *Gang, h *Holders) { h.List[0].With = []int{16} },
 		"a negative holder ends with it":    func(g *Gang, h *Holders) { h.List[0].With = []int{-1} },
@@ -522,6 +521,7 @@ func BenchmarkEnd(b *testing.B) {
 				exact = 1
 			}
 			b.ReportMetric(float64(got.Pods), "pods")
+			b.ReportMetric(float64(got.Violations), "violations")
 			b.ReportMetric(exact, "exact")
 		})
 	}

@@ -40,8 +40,10 @@ type ending struct {
 	scratch  []byte
 	work     int // sets of victims on nodes
 	tried    int // sets of wide holders
-	// rough is true when something was not exact; of pods of several budgets the violations depend on the order in which they end.
+	// rough is true when something was not exact, inOrder where pods have several budgets: how many violate one, if any does, depends on the
+	// order in which they end then.
 	rough   bool
+	inOrder bool
 	inLevel map[int][]domain
 }
 
@@ -93,7 +95,7 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 		if !e.wide[i] && len(h.List[i].Budgets) > 0 {
 			e.counted = append(e.counted, i)
 		}
-		e.rough = e.rough || slices.ContainsFunc(h.List[i].Budgets, func(pod []int) bool { return len(pod) > 1 })
+		e.inOrder = e.inOrder || slices.ContainsFunc(h.List[i].Budgets, func(pod []int) bool { return len(pod) > 1 })
 	}
 	return e, nil
 }
@@ -146,7 +148,7 @@ func (e *ending) modelled(all []bool) ([]bool, bool) {
 	set := e.set(first.holders)
 	truth := e.worth(set)
 	if truth.compareEnded(&first.worth) == 0 {
-		return set, exact && !e.rough
+		return set, exact && !e.rough && (truth.violations == 0 || !e.inOrder)
 	}
 	// Those of the answer use the budgets, and all others violate them: that is too high.
 	e.reserve(set)
@@ -158,7 +160,7 @@ func (e *ending) modelled(all []bool) ([]bool, bool) {
 	other := e.set(second.holders)
 	next := e.worth(other)
 	if next.compareEnded(&first.worth) == 0 {
-		return other, exact && !e.rough
+		return other, exact && !e.rough && (next.violations == 0 || !e.inOrder)
 	}
 	if next.compareEnded(&truth) < 0 {
 		set = other

@@ -8,11 +8,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
-// MaxHolders is how many holders there can be, MaxPods how many pods one has, and the sum over all.
-const (
-	MaxHolders = 1 << 20
-	MaxPods    = 1 << 30
-)
+// MaxHolders is how many holders there can be. A holder can have fleet.MaxPods pods.
+const MaxHolders = 1 << 20
 
 // compare returns a negative number when w is better.
 func (w *worth) compare(other *worth) int {
@@ -72,13 +69,9 @@ func (h *Holders) validate(nodes int) error {
 	if len(h.List) > MaxHolders {
 		return fmt.Errorf("%d holders; want at most %d", len(h.List), MaxHolders)
 	}
-	pods := 0
 	for i := range h.List {
 		if err := h.List[i].validate(i, h, nodes); err != nil {
 			return fmt.Errorf("holder %d: %w", i, err)
-		}
-		if pods += h.List[i].Pods; pods > MaxPods {
-			return fmt.Errorf("more than %d pods up to holder %d; want at most as many", MaxPods, i)
 		}
 	}
 	for i := range h.Held {
@@ -95,9 +88,6 @@ func (h *Holder) validate(number int, all *Holders, nodes int) error {
 	v := fleet.Victim{Pods: h.Pods, Budgets: h.Budgets}
 	if err := v.Validate(len(all.Budgets)); err != nil {
 		return err
-	}
-	if h.Pods > MaxPods {
-		return fmt.Errorf("%d pods; want at most %d", h.Pods, MaxPods)
 	}
 	if !inList(h.With, len(all.List)) || slices.Contains(h.With, number) {
 		return fmt.Errorf("the holders %v end with it; want others, each once", h.With)

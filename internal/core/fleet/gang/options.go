@@ -255,7 +255,7 @@ func (w *asking) note(state int, requests []fleet.Shape) bool {
 	if q.Exact = 0; w.work > maxWork {
 		q.Exact = -1
 	}
-	plan, sets, err := q.Best()
+	plan, sets, err := q.Least()
 	if err != nil || plan == nil {
 		return false
 	}
