@@ -186,6 +186,26 @@ type Scheduler struct {
 	SecurePort int `json:"securePort,omitempty" jsonschema:"minimum=1,maximum=65535"`
 	// FeatureGates are feature gates of Kubernetes for the scheduler, those that the API server has.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// Gangs is how pods are placed that start together (docs/scheduling.md#gangs).
+	Gangs Gangs `json:"gangs,omitzero"`
+}
+
+// Gangs is how pods are placed that start together.
+type Gangs struct {
+	// TopologyLevels are labels of nodes and the names that gangs use for them, the widest first. Without any these are zone, block, rack
+	// and clique.
+	TopologyLevels []TopologyLevel `json:"topologyLevels,omitempty" jsonschema:"maxItems=8"`
+	// ReserveAfterSeconds is how long a gang that does not fit waits before it gets a reservation, if it is the first one in line; -1 is
+	// never.
+	ReserveAfterSeconds int `json:"reserveAfterSeconds,omitempty" jsonschema:"minimum=-1,maximum=86400"`
+}
+
+// TopologyLevel is a level of topology.
+type TopologyLevel struct {
+	// Name is what gangs call the level.
+	Name string `json:"name" jsonschema:"required"`
+	// Key is the label of nodes.
+	Key string `json:"key" jsonschema:"required"`
 }
 
 // Policies are ValidatingAdmissionPolicies (docs/install.md#policies).

@@ -97,6 +97,22 @@ func (r *Rules) Capacity(n *corev1.Node, free func(corev1.ResourceName) resource
 	return int32(capacity)
 }
 
+// Times returns how many members fit in amounts, of which only the resources that these name count.
+func (r *Rules) Times(left corev1.ResourceList) int32 {
+	times := int64(math.MaxInt32)
+	for name, amount := range r.amounts {
+		have, named := left[name]
+		switch {
+		case !named || amount.IsZero():
+		case name == corev1.ResourceCPU:
+			times = min(times, max(0, have.MilliValue()/amount.MilliValue()))
+		default:
+			times = min(times, max(0, have.Value()/amount.Value()))
+		}
+	}
+	return int32(times)
+}
+
 // Amounts returns all that a pod requests of a node, itself included.
 func Amounts(pod *corev1.Pod) corev1.ResourceList {
 	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})

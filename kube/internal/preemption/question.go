@@ -5,14 +5,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	helpers "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
@@ -24,7 +23,7 @@ type question struct {
 }
 
 // question returns the question for a node. The result is false for a node that is not known.
-func (p *Plugin) question(a *attempt, pod *v1.Pod, info fwk.NodeInfo, victims []*preemption.DomainVictim, budgets []*policy.PodDisruptionBudget) (*question, bool) {
+func (p *Plugin) question(a *attempt, pod *v1.Pod, info fwk.NodeInfo, victims []*preemption.DomainVictim, list []*policy.PodDisruptionBudget) (*question, bool) {
 	name := info.Node().Name
 	node, holdings, known := p.nodes.Node(name)
 	if !known || len(victims) > fleet.MaxVictims {
@@ -32,14 +31,14 @@ func (p *Plugin) question(a *attempt, pod *v1.Pod, info fwk.NodeInfo, victims []
 	}
 	q := &question{victims: victims, at: map[types.UID]int{}}
 	q.Node, q.Requests = node, a.requests
-	counting := newCounting(budgets)
+	counting := budgets.New(list)
 	for i, v := range victims {
 		q.Victims = append(q.Victims, victim(v, name, counting))
 		for _, info := range v.Pods() {
 			q.at[info.GetPod().UID] = i
 		}
 	}
-	q.Budgets = counting.allowed
+	q.Budgets = counting.Allowed
 	for i := range holdings {
 		if held, ok := q.endsWith(&holdings[i]); ok {
 			q.Held = append(q.Held, held)
@@ -49,14 +48,14 @@ func (p *Plugin) question(a *attempt, pod *v1.Pod, info fwk.NodeInfo, victims []
 }
 
 // victim describes a victim by what is free on a node when it has ended.
-func victim(v *preemption.DomainVictim, node string, counting *counting) fleet.Victim {
+func victim(v *preemption.DomainVictim, node string, counting *budgets.Budgets) fleet.Victim {
 	made := fleet.Victim{Pods: len(v.Pods()), Priority: v.Priority()}
 	if start := v.EarliestStartTime(); start != nil {
 		made.Started = start.UnixNano()
 	}
 	for _, info := range v.Pods() {
 		pod := info.GetPod()
-		if at := counting.of(pod); len(at) > 0 {
+		if at := counting.Of(pod); len(at) > 0 {
 			made.Budgets = append(made.Budgets, at)
 		}
 		if pod.Spec.NodeName != node {
@@ -110,42 +109,4 @@ func (q *question) scoreOf(pods []*v1.Pod) fleet.Score {
 		return plan.Score
 	}
 	return fleet.NoFit
-}
-
-// counting finds the PodDisruptionBudgets that count a pod.
-type counting struct {
-	budgets   []*policy.PodDisruptionBudget
-	selectors []labels.Selector
-	allowed   []int32
-}
-
-func newCounting(budgets []*policy.PodDisruptionBudget) *counting {
-	c := &counting{budgets: budgets}
-	for _, b := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err != nil {
-			selector = labels.Nothing()
-		}
-		c.selectors = append(c.selectors, selector)
-		c.allowed = append(c.allowed, b.Status.DisruptionsAllowed)
-	}
-	return c
-}
-
-// of returns the positions of the budgets that count a pod, as DefaultPreemption sees it: one with an empty selector counts none, and one
-// that has already counted the pod does not do it again.
-func (c *counting) of(pod *v1.Pod) []int {
-	if len(pod.Labels) == 0 {
-		return nil
-	}
-	var at []int
-	for i, b := range c.budgets {
-		if b.Namespace != pod.Namespace || c.selectors[i].Empty() || !c.selectors[i].Matches(labels.Set(pod.Labels)) {
-			continue
-		}
-		if _, counted := b.Status.DisruptedPods[pod.Name]; !counted {
-			at = append(at, i)
-		}
-	}
-	return at
 }

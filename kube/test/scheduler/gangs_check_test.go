@@ -20,10 +20,19 @@ type spare struct {
 
 // spares returns what the nodes have left.
 func (w *gangWorld) spares(t *testing.T, pods []*corev1.Pod) []*spare {
+	return spares(w.nodes(t), pods)
+}
+
+// nodes returns the nodes. The caller does not hold the lock.
+func (w *gangWorld) nodes(t *testing.T) *corev1.NodeList {
 	list, err := w.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return list
+}
+
+func spares(list *corev1.NodeList, pods []*corev1.Pod) []*spare {
 	byName := map[string]*spare{}
 	for i := range list.Items {
 		n := &list.Items[i]
@@ -97,7 +106,8 @@ func (g *randomGang) fit(nodes []*spare, bound []*corev1.Pod) (int, bool) {
 // check returns what is wrong, or is not yet as it has to be.
 func (w *gangWorld) check(t *testing.T) string {
 	pods := w.pods()
-	nodes := w.spares(t, pods)
+	list := w.nodes(t)
+	nodes := spares(list, pods)
 	for _, n := range nodes {
 		if n.gpus < 0 || n.cpus < 0 {
 			return fmt.Sprintf("never: node %s has %d GPUs and %d CPUs left", n.name, n.gpus, n.cpus)
@@ -106,8 +116,15 @@ func (w *gangWorld) check(t *testing.T) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(w.gangs)) {
-		if text := w.gangs[name].check(pods, nodes); text != "" {
+		g := w.gangs[name]
+		if text := g.check(pods, nodes); text != "" {
 			return text
+		}
+		if g.priority == nil || len(g.bound(pods)) >= g.least-g.done {
+			continue // It ends nobody for its surplus.
+		}
+		if text := g.check(pods, spares(list, g.outlast(pods))); text != "" {
+			return text + " without the pods that it can end"
 		}
 	}
 	for _, pod := range pods {
@@ -121,6 +138,13 @@ func (w *gangWorld) check(t *testing.T) string {
 		}
 	}
 	return ""
+}
+
+// outlast returns the pods that the gang cannot end.
+func (g *randomGang) outlast(pods []*corev1.Pod) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
+		return pod.Labels["berth.dev/pod-group"] != g.name && (pod.Spec.Priority == nil || *pod.Spec.Priority < *g.priority)
+	})
 }
 
 func (g *randomGang) check(pods []*corev1.Pod, nodes []*spare) string {

@@ -87,7 +87,8 @@ func newGangWorld(t *testing.T, seed uint64) *gangWorld {
 	w.options = []scheduler.Option{scheduler.WithPodMaxBackoffSeconds(1)}
 	w.limits = gangs.Limits{
 		Look: 100 * time.Millisecond, Reserve: 2 * time.Second, Release: 4 * time.Second, Rebind: 3 * time.Second, Lost: 3 * time.Second,
-		Repeat: 500 * time.Millisecond, Mask: time.Second, Retry: 100 * time.Millisecond,
+		Repeat: 500 * time.Millisecond, Mask: time.Second, Retry: 100 * time.Millisecond, Preempt: 100 * time.Millisecond,
+		Starve: 2 * time.Second, Hopeless: time.Second, Overdue: time.Second,
 	}
 	w.refuse = func(b *corev1.Binding) error {
 		if refuse, _ := w.faulty(b); refuse {

@@ -38,6 +38,8 @@ type Question struct {
 	Nodes  []fwk.NodeInfo
 	Within map[string]bool
 	Held   []model.Held
+	// Left is what members can use of nodes where places are reserved, by the names of these nodes.
+	Left map[string]v1.ResourceList
 	// Plans is how many plans are wanted.
 	Plans int
 }
@@ -70,6 +72,23 @@ type Place struct {
 
 // Plan plans a gang.
 func (p *Planner) Plan(q *Question) (Answer, error) {
+	ask, answer, err := p.ask(q, nil)
+	if err != nil || ask == nil {
+		return answer, err
+	}
+	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans))
+	if err != nil || refusal != nil {
+		return Answer{Refusal: refusal}, err
+	}
+	result := Answer{}
+	for i := range made {
+		result.Plans = append(result.Plans, p.read(ask, &made[i]))
+	}
+	return result, nil
+}
+
+// ask makes the question for the planner of package gang, or answers why there is none. Pods that are gone take nothing of their nodes.
+func (p *Planner) ask(q *Question, gone map[types.UID]bool) (*gangplan.Question, Answer, error) {
 	ask, err := gangplan.Ask(gangplan.Input{View: q.View, Levels: q.Levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
 		node := q.Bound[pod.UID]
 		if node == "" {
@@ -78,31 +97,27 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 		return p.Model.Index(node)
 	}})
 	if err != nil || ask.Problem != "" {
-		return Answer{Problem: ask.Problem}, err
+		return nil, Answer{Problem: ask.Problem}, err
 	}
-	if gone := len(q.View.Members) - len(ask.Members); gone > 0 && gangplan.Least(q.View) > len(ask.Members) {
-		return Answer{Gone: gone}, nil
+	if away := len(q.View.Members) - len(ask.Members); away > 0 && gangplan.Least(q.View) > len(ask.Members) {
+		return nil, Answer{Gone: away}, nil
 	}
 	for c := range ask.Classes {
-		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q)
+		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
 	}
-	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans))
-	if err != nil || refusal != nil {
-		return Answer{Refusal: refusal}, err
-	}
-	topology := p.Model.Topology(ask.Keys)
-	answer := Answer{}
-	for i := range made {
-		plan := Plan{Places: map[types.UID]Place{}, Level: topology.Name(made[i].Level), Domain: made[i].Domain, Exact: made[i].Exact}
-		for at, member := range ask.Gang.Members {
-			if node := made[i].Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
-				pod := ask.Members[at]
-				plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
-			}
+	return &ask, Answer{}, nil
+}
+
+// read returns a plan by the names of nodes.
+func (p *Planner) read(ask *gangplan.Question, made *gang.Plan) Plan {
+	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(ask.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact}
+	for at, member := range ask.Gang.Members {
+		if node := made.Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
+			pod := ask.Members[at]
+			plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
 		}
-		answer.Plans = append(answer.Plans, plan)
 	}
-	return answer, nil
+	return plan
 }
 
 // Sentence says why a gang does not fit.
@@ -141,8 +156,8 @@ func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
 	return requests
 }
 
-// capacity returns how many members of a class other rules let run on each node.
-func (p *Planner) capacity(class *gangplan.Class, q *Question) []int32 {
+// capacity returns how many members of a class other rules let run on each node without the pods that are gone.
+func (p *Planner) capacity(class *gangplan.Class, q *Question, gone map[types.UID]bool) []int32 {
 	capacity := make([]int32, len(q.Nodes))
 	counted := func(name v1.ResourceName) bool {
 		return name == v1.ResourceCPU || name == v1.ResourceMemory || p.Model.Offered(name)
@@ -153,13 +168,46 @@ func (p *Planner) capacity(class *gangplan.Class, q *Question) []int32 {
 		if allowed != nil && !allowed[name] || q.Within != nil && !q.Within[name] {
 			continue
 		}
-		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return class.Rules.RepelledBy(info.GetPod()) }) {
+		repels := func(info fwk.PodInfo) bool { return !gone[info.GetPod().UID] && class.Rules.RepelledBy(info.GetPod()) }
+		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), repels) {
 			continue
 		}
-		free := func(name v1.ResourceName) resource.Quantity { return Free(node, name) }
-		capacity[p.Model.At(position)] = class.Rules.Capacity(node.Node(), free, counted)
+		freed := v1.ResourceList{}
+		if len(gone) > 0 {
+			freed = Amounts(node, func(pod *v1.Pod) bool { return gone[pod.UID] })
+		}
+		free := func(name v1.ResourceName) resource.Quantity {
+			quantity := Free(node, name)
+			quantity.Add(freed[name])
+			return quantity
+		}
+		most := class.Rules.Capacity(node.Node(), free, counted)
+		if left, reserved := q.Left[name]; reserved {
+			most = min(most, class.Rules.Times(left))
+		}
+		capacity[p.Model.At(position)] = most
 	}
 	return capacity
+}
+
+// Amounts returns what some pods of a node request of it.
+func Amounts(node fwk.NodeInfo, of func(*v1.Pod) bool) v1.ResourceList {
+	sum := v1.ResourceList{}
+	for _, info := range node.GetPods() {
+		if pod := info.GetPod(); of(pod) {
+			Add(sum, gangplan.Amounts(pod))
+		}
+	}
+	return sum
+}
+
+// Add adds amounts to a sum.
+func Add(sum, amounts v1.ResourceList) {
+	for name, amount := range amounts {
+		total := sum[name]
+		total.Add(amount)
+		sum[name] = total
+	}
 }
 
 // Free returns what no pod of a node has of a resource.

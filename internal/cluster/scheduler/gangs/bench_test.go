@@ -105,7 +105,7 @@ func BenchmarkFilter(b *testing.B) {
 	for i := range 4 {
 		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangview.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
 	}
-	p, c, other := &Plugin{gangs: w.registry}, &cycle{amounts: gangplan.Amounts(pod(0, 1, ""))}, pod(0, 1, "")
+	p, c, other := &Plugin{gangs: w.registry}, &cycle{seeker: seeker{amounts: gangplan.Amounts(pod(0, 1, ""))}}, pod(0, 1, "")
 	for _, name := range []string{"n0", "n1"} {
 		node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, all: amounts{cpu: 64000, gpus: 64}}
 		b.Run(name, func(b *testing.B) {

@@ -17,13 +17,13 @@ import (
 
 // cycle is what is known of the pod in a scheduling cycle.
 type cycle struct {
-	key    gangview.Key
 	member bool
 	// node is that of the plan, empty for a pod of no gang.
 	node string
-	// amounts are what the pod requests, where something is held.
-	amounts  v1.ResourceList
-	priority int32
+	// seeker is the pod as one that looks for a node.
+	seeker
+	// asked is the question that was answered with a refusal for lack of capacity in this cycle; nil for none.
+	asked *question
 	// probe is true while PostFilter asks the other plugins.
 	probe bool
 }
@@ -48,13 +48,14 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		if p.gangs.holds.count.Load() == 0 {
 			return nil, fwk.NewStatus(fwk.Skip)
 		}
-		state.Write(model.GangState+"/holds", &cycle{amounts: gangplan.Amounts(pod), priority: corev1helpers.PodPriority(pod)})
+		state.Write(model.GangState+"/holds", &cycle{seeker: p.gangs.seeker(pod, key)})
 		return nil, nil
 	}
-	c := &cycle{key: key, member: true, amounts: gangplan.Amounts(pod), priority: corev1helpers.PodPriority(pod)}
+	c := &cycle{member: true, seeker: p.gangs.seeker(pod, key)}
 	state.Write(model.GangState, c)
 	p.model.Sync(nodes)
-	node, text, err := p.decide(pod, nodes)
+	node, text, asked, err := p.decide(pod, nodes)
+	c.asked = asked
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(err)
@@ -63,6 +64,15 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	c.node = node
 	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
+}
+
+// seeker returns a pod as one that looks for a node.
+func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
+	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
+	if pod.Spec.ActiveDeadlineSeconds != nil {
+		who.ends, _ = endOf(pod, r.clock.Now())
+	}
+	return who
 }
 
 // PreFilterExtensions returns nil: Filter looks at the node that it gets.
@@ -89,12 +99,15 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	p.gangs.mu.Lock()
 	defer p.gangs.mu.Unlock()
-	name, of, lacks := p.gangs.holds.lacks(node, c.key, c.priority, c.amounts)
+	name, of, lacks := p.gangs.holds.lacks(node, &c.seeker, p.gangs.clock.Now())
 	if !lacks {
 		return nil
 	}
 	if !c.member && len(p.gangs.blocked) < mostBlocked {
 		p.gangs.blocked[pod.UID] = pod
+	}
+	if name == "" {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("devices are reserved for gang %s", of))
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s is held for gang %s", name, of))
 }
@@ -114,7 +127,17 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	}
 	if c.node == "" {
-		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+		text, err := "", error(nil)
+		if c.asked != nil {
+			text, err = p.makeWay(pod, c.asked)
+		}
+		switch {
+		case err != nil:
+			return nil, fwk.AsStatus(err)
+		case text == "":
+			return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+		}
+		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
 	}
 	text := fmt.Sprintf("berth: gang %s is planned again, since %s was refused", c.key, c.node)
 	if status := refused.Get(c.node); status != nil && len(status.Reasons()) > 0 {

@@ -30,13 +30,30 @@ type hold struct {
 	until time.Time
 	// lost is true for the place of a member that the gang has lost: the next one gets it. It counts for pods of a higher priority than the
 	// gang's no more than the member would: one of these may have ended it.
-	lost     bool
-	priority int32
+	lost bool
+	// reservation is that of which the place is part, nil for others. It does not count for pods of a higher priority either.
+	reservation *reservation
+	priority    int32
 }
 
-// against tells whether a hold keeps the place from pods of a gang, empty for none, and a priority.
-func (h *hold) against(key gangview.Key, priority int32) bool {
-	return h.gang != key && !(h.lost && h.priority < priority)
+// seeker is who looks for a node.
+type seeker struct {
+	// key is that of its gang, empty for none.
+	key      gangview.Key
+	priority int32
+	// ends is when it ends at the latest; zero where that is not known.
+	ends time.Time
+	// amounts are what it requests, devices is true where it requests devices by claims, too.
+	amounts v1.ResourceList
+	devices bool
+}
+
+// against tells whether a hold keeps the place from somebody.
+func (h *hold) against(who *seeker) bool {
+	if h.gang == who.key || (h.lost || h.reservation != nil) && h.priority < who.priority {
+		return false
+	}
+	return h.reservation == nil || !h.reservation.admits(who.ends)
 }
 
 // holds are the places that are held.
@@ -120,12 +137,12 @@ func (h *holds) expire(now time.Time) {
 	}
 }
 
-// others returns what is held for other gangs than this one, of a priority, in a fixed order.
-func (h *holds) others(key gangview.Key, priority int32) []*hold {
+// others returns what is held against somebody, in a fixed order, without what is reserved.
+func (h *holds) others(who *seeker) []*hold {
 	list := slices.SortedFunc(maps.Values(h.byPod), func(a, b *hold) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.pod, b.pod))
 	})
-	return slices.DeleteFunc(list, func(held *hold) bool { return !held.against(key, priority) })
+	return slices.DeleteFunc(list, func(held *hold) bool { return held.reservation != nil || !held.against(who) })
 }
 
 // wanted returns what places hold of GPUs, for a plan.
@@ -139,38 +156,82 @@ func wanted(list []*hold, m *model.Model) []model.Held {
 	return held
 }
 
-// lacks returns the resource of which a node has too little for a pod beside what is held there for other gangs, and for which gang.
-func (h *holds) lacks(node fwk.NodeInfo, key gangview.Key, priority int32, amounts v1.ResourceList) (v1.ResourceName, gangview.Key, bool) {
-	if h.byNode[node.Node().Name] == nil {
+// lacks returns the resource of which a node has too little for somebody beside what is held and reserved there for other gangs, and for
+// which gang.
+func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.ResourceName, gangview.Key, bool) {
+	list := h.byNode[node.Node().Name]
+	if list == nil {
 		return "", gangview.Key{}, false
 	}
 	taken := v1.ResourceList{}
-	for _, held := range h.byNode[node.Node().Name] {
-		if !held.against(key, priority) {
-			continue
-		}
-		for name, amount := range held.amounts {
-			sum := taken[name]
-			sum.Add(amount)
-			taken[name] = sum
+	for _, held := range list {
+		if held.reservation == nil && held.against(who) {
+			gangplanner.Add(taken, held.amounts)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(amounts)) {
-		amount, held := amounts[name], taken[name]
-		if held.IsZero() || amount.IsZero() {
+	left := h.left(node, who, now)
+	if left != nil && who.devices {
+		return "", h.firstOn(node.Node().Name, who), true
+	}
+	for _, name := range slices.Sorted(maps.Keys(who.amounts)) {
+		amount, held := who.amounts[name], taken[name]
+		if amount.IsZero() {
 			continue
 		}
-		if free := gangplanner.Free(node, name); free.Cmp(sum(amount, held)) < 0 {
-			return name, h.firstOn(node.Node().Name, key), true
+		wanted := sum(amount, held)
+		if free := gangplanner.Free(node, name); !held.IsZero() && free.Cmp(wanted) < 0 {
+			return name, h.firstOn(node.Node().Name, who), true
+		}
+		if free, reserved := left[name]; reserved && free.Cmp(wanted) < 0 {
+			return name, h.firstOn(node.Node().Name, who), true
 		}
 	}
 	return "", gangview.Key{}, false
 }
 
-// firstOn returns the first other gang by name for which something is held on a node.
-func (h *holds) firstOn(node string, key gangview.Key) (first gangview.Key) {
+// left returns what somebody can use of a node beside the reserved places: what is free there now or will be at the start of the
+// reservations, without these places. It has the resources of these only, and is nil where nothing is reserved.
+func (h *holds) left(node fwk.NodeInfo, who *seeker, now time.Time) v1.ResourceList {
+	var left v1.ResourceList
+	var reservations []*reservation
+	for _, held := range h.byNode[node.Node().Name] {
+		if held.reservation == nil || !held.against(who) {
+			continue
+		}
+		if left == nil {
+			left = v1.ResourceList{}
+		}
+		for name, amount := range held.amounts {
+			free, known := left[name]
+			if !known {
+				free = gangplanner.Free(node, name)
+			}
+			free.Sub(amount)
+			left[name] = free
+		}
+		if !slices.Contains(reservations, held.reservation) {
+			reservations = append(reservations, held.reservation)
+		}
+	}
+	if left == nil {
+		return nil
+	}
+	ending := gangplanner.Amounts(node, func(pod *v1.Pod) bool {
+		return slices.ContainsFunc(reservations, func(res *reservation) bool { return res.awaits(pod, now) })
+	})
+	for name, amount := range ending {
+		if free, known := left[name]; known {
+			free.Add(amount)
+			left[name] = free
+		}
+	}
+	return left
+}
+
+// firstOn returns the first gang by name for which something is held against somebody on a node.
+func (h *holds) firstOn(node string, who *seeker) (first gangview.Key) {
 	for _, held := range h.byNode[node] {
-		if held.gang != key && (first == (gangview.Key{}) || held.gang.String() < first.String()) {
+		if held.against(who) && (first == (gangview.Key{}) || held.gang.String() < first.String()) {
 			first = held.gang
 		}
 	}

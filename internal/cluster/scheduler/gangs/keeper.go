@@ -35,7 +35,9 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		case <-ticker.C():
 			k.once(ctx)
+		case <-k.gangs.work:
 		}
+		k.evict(ctx)
 	}
 }
 
@@ -145,6 +147,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 		if g.dirty {
 			r.note(g)
 		}
+		r.review(g, now)
 		again = append(again, r.late(g, now)...)
 		if l, over := r.partly(g, now); over {
 			lost = append(lost, l)

@@ -16,7 +16,7 @@ func (w *world) train() *gang { return w.gangs[gangview.Key{Namespace: "ml", Nam
 // heldOn returns the nodes on which something is held.
 func (w *world) heldOn() string {
 	var list []string
-	for _, h := range w.holds.others(gangview.Key{}, 0) {
+	for _, h := range w.holds.others(&seeker{}) {
 		list = append(list, h.node)
 	}
 	return strings.Join(list, " ")

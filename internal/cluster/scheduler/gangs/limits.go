@@ -29,6 +29,15 @@ type Limits struct {
 	// Outage is how long a scheduler is away at most while it binds a gang: one whose members were bound earlier before the start of this
 	// scheduler was whole. The default is 5 minutes.
 	Outage time.Duration
+	// Starve is how long a gang does not fit before the first one in line gets a reservation. The default is 1 minute; negative is never.
+	Starve time.Duration
+	// Hopeless is how long a gang gets no reservation that would not fit with one. The default is 1 minute.
+	Hopeless time.Duration
+	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up to
+	// 16 times that. The default is 30 s.
+	Preempt time.Duration
+	// Overdue is how long a reservation is kept after all pods should have ended that it waits for. The default is 30 s.
+	Overdue time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
@@ -36,6 +45,8 @@ func (l Limits) withDefaults() Limits {
 		Look: cmp.Or(l.Look, time.Second), Reserve: cmp.Or(l.Reserve, 10*time.Second), Release: cmp.Or(l.Release, 20*time.Second),
 		Rebind: cmp.Or(l.Rebind, 30*time.Second), Lost: cmp.Or(l.Lost, 5*time.Minute), Repeat: cmp.Or(l.Repeat, 5*time.Second),
 		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
+		Starve: cmp.Or(l.Starve, time.Minute), Hopeless: cmp.Or(l.Hopeless, time.Minute), Preempt: cmp.Or(l.Preempt, 30*time.Second),
+		Overdue: cmp.Or(l.Overdue, 30*time.Second),
 	}
 }
 

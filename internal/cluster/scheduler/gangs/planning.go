@@ -27,6 +27,11 @@ type question struct {
 	freed   uint64
 	// pause is how long the gang waits before it is planned again, if it is refused.
 	pause time.Duration
+	// changes is the number of changes of the gang that the question knows of.
+	changes uint64
+	// asked is what the planner was asked, and short is true where the answer was that the gang does not fit.
+	asked *gangplanner.Question
+	short bool
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
@@ -45,44 +50,73 @@ func (q *question) members() (list, absent []*v1.Pod) {
 	return list, absent
 }
 
-// decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state.
-func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, err error) {
+// decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state, and returns what was
+// asked if the gang does not fit.
+func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
 	r := p.gangs
 	r.mu.Lock()
 	g := r.of(pod)
 	if g == nil {
 		r.mu.Unlock()
-		return "", unknownGang, nil
+		return "", unknownGang, nil, nil
 	}
 	node, text = r.known(g, pod, p.model.Version())
 	if node != "" || text != "" {
 		r.mu.Unlock()
-		return node, text, nil
+		return node, text, nil, nil
 	}
 	q := question{
-		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()), held: r.holds.others(g.key, corev1helpers.PodPriority(pod)),
-		version: p.model.Version(), freed: r.holds.freed,
+		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()), held: r.holds.others(&seeker{key: g.key, priority: corev1helpers.PodPriority(pod)}),
+		version: p.model.Version(), freed: r.holds.freed, changes: g.changes,
 	}
-	changes := g.changes
+	left := r.left(g, nodes)
 	r.mu.Unlock()
 
 	began := r.clock.Now()
-	planned, text, err := p.plan(&q, nodes)
+	planned, text, err := p.plan(&q, nodes, left)
 	if err != nil {
-		return "", "", err
+		return "", "", nil, err
 	}
 	q.pause = pauseAfter(r.clock.Since(began))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gangs[q.key] != g {
-		return "", unknownGang, nil
+		return "", unknownGang, nil, nil
 	}
-	if g.changes != changes {
+	if g.changes != q.changes {
 		g.wakeAt(r.clock.Now())
-		return "", "the gang has changed while it was planned", nil
+		return "", "the gang has changed while it was planned", nil, nil
 	}
-	node, text = r.answer(g, pod, &q, planned, text)
-	return node, text, nil
+	if node, text = r.answer(g, pod, &q, planned, text); q.short {
+		asked = &q
+	}
+	return node, text, asked, nil
+}
+
+// left returns what the members of a gang can use of nodes where places are reserved for others. The caller holds the lock.
+func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceList {
+	if r.reserving == nil && len(r.evictions) == 0 && r.holds.count.Load() == 0 {
+		return nil
+	}
+	now := r.clock.Now()
+	who := seeker{key: g.key, priority: g.priority()}
+	for i, pod := range r.build(g).Members {
+		end, _ := endOf(pod, now)
+		if pod.Spec.ActiveDeadlineSeconds == nil || end.IsZero() {
+			who.ends = time.Time{}
+			break
+		}
+		if i == 0 || end.After(who.ends) {
+			who.ends = end
+		}
+	}
+	left := map[string]v1.ResourceList{}
+	for _, node := range nodes {
+		if list := r.holds.left(node, &who, now); list != nil {
+			left[node.Node().Name] = list
+		}
+	}
+	return left
 }
 
 // unknownGang is why a member waits whose gang has ended in between.
@@ -114,7 +148,7 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 		return "", r.pausing(g, version)
 	}
 	if f := g.refused; f != nil && (f.version == version && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
-		return "", f.text
+		return "", g.reason(f.text)
 	}
 	return "", ""
 }
@@ -125,7 +159,7 @@ func (r *registry) pausing(g *gang, version uint64) string {
 		if f.version != version || f.freed != r.holds.freed {
 			g.wakeAt(g.next)
 		}
-		return f.text
+		return g.reason(f.text)
 	}
 	g.wakeAt(g.next)
 	text := fmt.Sprintf("gang %s is planned again in a moment", g.name)
@@ -149,7 +183,10 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 		for _, m := range q.masks {
 			g.wakeAt(m.until)
 		}
-		return "", text
+		if g.short = since(g.short, r.clock.Now()); !q.short {
+			g.short = time.Time{}
+		}
+		return "", g.reason(text)
 	}
 	if node = planned[pod.UID].Node; node == "" {
 		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
@@ -157,6 +194,14 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 	}
 	r.adopt(g, planned)
 	return node, ""
+}
+
+// since returns the earlier time, of which zero is none.
+func since(earlier, now time.Time) time.Time {
+	if earlier.IsZero() {
+		return now
+	}
+	return earlier
 }
 
 // nodes are those of the members that have one, as far as this scheduler knows. The caller holds the lock.
@@ -175,7 +220,8 @@ func (g *gang) nodes() map[types.UID]string {
 // adopt keeps a plan, and holds its places. The caller holds the lock.
 func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: r.clock.Now()}
-	g.refused = nil
+	g.refused, g.short = nil, time.Time{}
+	r.revoke(g)
 	if len(g.nodes()) == 0 {
 		g.whole, g.followed = false, true
 	}
@@ -189,7 +235,7 @@ func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 }
 
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
-func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
+func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo, left map[string]v1.ResourceList) (map[types.UID]gangplanner.Place, string, error) {
 	view := *q.view
 	var absent []*v1.Pod
 	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
@@ -199,9 +245,10 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 	for text, m := range q.masks {
 		allowed[text] = m.allowed
 	}
-	answer, err := p.planner.Plan(&gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Plans: 1,
-	})
+	q.asked = &gangplanner.Question{
+		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Left: left, Plans: 1,
+	}
+	answer, err := p.planner.Plan(q.asked)
 	switch {
 	case err != nil:
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)
@@ -210,6 +257,7 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 	case answer.Gone > 0:
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %d of its members are on nodes that do not exist", q.key, answer.Gone), nil
 	case answer.Refusal != nil:
+		q.short = true
 		return nil, gangplanner.Sentence(q.key, answer.Refusal, p.gangs.levels), nil
 	}
 	return answer.Plans[0].Places, "", nil

@@ -1,6 +1,7 @@
 package gangs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -84,11 +85,11 @@ var (
 
 // New makes the plugin of a profile. It has the form of a factory of Kubernetes' scheduling framework.
 func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	levels, err := parseArgs(object)
+	args, err := parseArgs(object)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.start(ctx, levels, handle); err != nil {
+	if err := f.start(ctx, args, handle); err != nil {
 		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
 	}
 	profile := handle.ProfileName()
@@ -100,14 +101,16 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 	return p, nil
 }
 
-// start makes what the profiles share, once. The levels are those of the first profile.
-func (f *Factory) start(ctx context.Context, levels gangview.Levels, handle fwk.Handle) error {
+// start makes what the profiles share, once. The settings are those of the first profile.
+func (f *Factory) start(ctx context.Context, args settings, handle fwk.Handle) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.gangs != nil {
 		return nil
 	}
-	r := newRegistry(levels, f.deps.Clock, f.deps.Limits, f.deps.Model.Requests)
+	limits := f.deps.Limits
+	limits.Starve = cmp.Or(args.reserveAfter, limits.Starve)
+	r := newRegistry(args.levels, f.deps.Clock, limits, f.deps.Model.Requests)
 	wake := func(pods []*v1.Pod) { activate(handle, pods) }
 	registration, err := handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
@@ -162,7 +165,7 @@ func (f *Factory) Held() []model.Held {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holds.expire(r.clock.Now())
-	return wanted(r.holds.others(gangview.Key{}, math.MinInt32), f.deps.Model)
+	return wanted(r.holds.others(&seeker{priority: math.MinInt32}), f.deps.Model)
 }
 
 // Name returns the name of the plugin.

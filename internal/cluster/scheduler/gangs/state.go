@@ -37,6 +37,13 @@ type registry struct {
 	blocked map[types.UID]*v1.Pod
 	// unblocked is how many holds had ended when they were tried again last.
 	unblocked uint64
+	// reserving is the gang with the reservation of the first one in line, nil for none.
+	reserving *gang
+	// search is when pods that have to end are searched again at the earliest.
+	search time.Time
+	// evictions are the pods that the keeper ends, and work wakes it.
+	evictions map[types.UID]*eviction
+	work      chan struct{}
 }
 
 // mostBlocked bounds the pods that come back when a hold ends. The others come back by the events of the scheduler.
@@ -76,6 +83,14 @@ type gang struct {
 	plan    *plan
 	// refused is the last refusal, until anything changes.
 	refused *refused
+	// short is since when the gang is complete and does not fit; zero when that is not so.
+	short time.Time
+	// reservation is what is reserved for the gang, nil for nothing. hopeless is until when it gets none, since it does not fit even when
+	// all pods have ended that end by themselves. preempt is when it can end pods at the earliest, and preemptions counts how often it did.
+	reservation *reservation
+	hopeless    time.Time
+	preempt     time.Time
+	preemptions int
 	// failures counts the plans in a row that could not be carried out, failure says why the last one could not, and next is when the
 	// gang can be planned again.
 	failures int
@@ -112,6 +127,7 @@ type mask struct {
 
 func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
 	return &registry{
+		evictions: map[types.UID]*eviction{}, work: make(chan struct{}, 1),
 		clock: c, levels: levels, limits: limits.withDefaults(), requests: requests, started: c.Now(),
 		gangs: map[gangview.Key]*gang{}, ofPod: map[types.UID]gangview.Key{}, groups: map[gangview.Key]*gangview.Group{},
 		holds: newHolds(), schedulers: map[string]bool{}, blocked: map[types.UID]*v1.Pod{},
@@ -389,6 +405,7 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 	}
 	if g.living() == 0 {
 		r.end(g)
+		r.revoke(g)
 		r.holds.dropLost(key)
 		g.ended = r.clock.Now()
 		if len(g.pods) == 0 {
@@ -458,6 +475,7 @@ func (r *registry) note(g *gang) {
 		g.partial = time.Time{}
 	case have >= gangplan.Least(view):
 		g.whole, g.partial = true, time.Time{}
+		g.short, g.preemptions, g.preempt = time.Time{}, 0, time.Time{}
 		r.holds.dropLost(g.key)
 	case g.partial.IsZero() || more:
 		g.partial = r.clock.Now()

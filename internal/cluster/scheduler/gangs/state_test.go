@@ -102,7 +102,7 @@ func TestAwaken(t *testing.T) {
 func TestReservations(t *testing.T) {
 	held := func(w *world) string {
 		var list []string
-		for _, h := range w.holds.others(gangview.Key{}, 0) {
+		for _, h := range w.holds.others(&seeker{}) {
 			list = append(list, strings.TrimPrefix(string(h.pod), "uid-"))
 		}
 		return strings.Join(list, " ")
@@ -275,7 +275,7 @@ func TestLost(t *testing.T) {
 			w.overdue()
 			test.run(t, w)
 			got := ""
-			for _, h := range w.holds.others(gangview.Key{}, 0) {
+			for _, h := range w.holds.others(&seeker{}) {
 				got += h.node
 			}
 			if got != test.want || w.holds.count.Load() != int64(len(w.holds.byPod)) {
@@ -290,7 +290,16 @@ type nodeInfo struct {
 	fwk.NodeInfo
 	node      *v1.Node
 	all, used amounts
+	pods      []*v1.Pod
 }
+
+// podInfo is a pod of a node.
+type podInfo struct {
+	fwk.PodInfo
+	pod *v1.Pod
+}
+
+func (p podInfo) GetPod() *v1.Pod { return p.pod }
 
 type amounts struct {
 	fwk.Resource
@@ -300,10 +309,15 @@ type amounts struct {
 func (n nodeInfo) Node() *v1.Node               { return n.node }
 func (n nodeInfo) GetAllocatable() fwk.Resource { return n.all }
 func (n nodeInfo) GetRequested() fwk.Resource   { return n.used }
-func (n nodeInfo) GetPods() []fwk.PodInfo       { return nil }
-func (a amounts) GetMilliCPU() int64            { return a.cpu }
-func (a amounts) GetMemory() int64              { return 1 << 40 }
-func (a amounts) GetAllowedPodNumber() int      { return 100 }
+func (n nodeInfo) GetPods() (list []fwk.PodInfo) {
+	for _, pod := range n.pods {
+		list = append(list, podInfo{pod: pod})
+	}
+	return list
+}
+func (a amounts) GetMilliCPU() int64       { return a.cpu }
+func (a amounts) GetMemory() int64         { return 1 << 40 }
+func (a amounts) GetAllowedPodNumber() int { return 100 }
 func (a amounts) GetScalarResources() map[v1.ResourceName]int64 {
 	return map[v1.ResourceName]int64{"nvidia.com/gpu": a.gpus}
 }
@@ -336,7 +350,7 @@ func TestHolds(t *testing.T) {
 			h := newHolds()
 			h.add(&hold{pod: "a", gang: key, node: "n0", lost: test.lost, priority: 1, amounts: gangplan.Amounts(pod(0, 1, ""))})
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: test.node}}, all: amounts{cpu: 8000, gpus: 8}, used: amounts{gpus: 2}}
-			got, of, _ := h.lacks(node, test.gang, test.priority, test.amounts)
+			got, of, _ := h.lacks(node, &seeker{key: test.gang, priority: test.priority, amounts: test.amounts}, start)
 			if string(got) != test.want || test.want != "" && of != key {
 				t.Errorf("%q is held for %s; want %q", got, of, test.want)
 			}
@@ -348,10 +362,14 @@ func TestHolds(t *testing.T) {
 func TestArgs(t *testing.T) {
 	tests := map[string]struct {
 		args string
-		want string // the levels, or a part of the error
+		want string // the settings, or a part of the error
 	}{
-		"none":        {"", "[{zone topology.kubernetes.io/zone} {block topology.kubernetes.io/block} {rack topology.kubernetes.io/rack} {clique nvidia.com/gpu.clique} {node kubernetes.io/hostname}]"},
-		"levels":      {`{"topologyLevels": [{"name": "pod", "key": "example.com/pod"}]}`, "[{pod example.com/pod}]"},
+		"none":        {"", "[{zone topology.kubernetes.io/zone} {block topology.kubernetes.io/block} {rack topology.kubernetes.io/rack} {clique nvidia.com/gpu.clique} {node kubernetes.io/hostname}] 0s"},
+		"levels":      {`{"topologyLevels": [{"name": "pod", "key": "example.com/pod"}], "reserveAfterSeconds": 90}`, "[{pod example.com/pod}] 1m30s"},
+		"at once":     {`{"topologyLevels": [{"name": "pod", "key": "example.com/pod"}], "reserveAfterSeconds": 0}`, "[{pod example.com/pod}] 1ns"},
+		"never":       {`{"topologyLevels": [{"name": "pod", "key": "example.com/pod"}], "reserveAfterSeconds": -1}`, "[{pod example.com/pod}] -1ns"},
+		"negative":    {`{"reserveAfterSeconds": -2}`, "want 0 to 86400, or -1 for no reservations"},
+		"too long":    {`{"reserveAfterSeconds": 86401}`, "want 0 to 86400, or -1 for no reservations"},
 		"misspelt":    {`{"topologyLevel": []}`, "unknown field"},
 		"no name":     {`{"topologyLevels": [{"key": "a"}]}`, "want a name and a label key, each once"},
 		"no key":      {`{"topologyLevels": [{"name": "a", "key": "-"}]}`, "want a name and a label key, each once"},
@@ -365,8 +383,8 @@ func TestArgs(t *testing.T) {
 			if test.args != "" {
 				object = &runtime.Unknown{Raw: []byte(test.args)}
 			}
-			levels, err := parseArgs(object)
-			if got := fmt.Sprint(levels, err); err != nil && !strings.Contains(err.Error(), test.want) || err == nil && got != test.want+" <nil>" {
+			args, err := parseArgs(object)
+			if got := fmt.Sprint(args.levels, " ", args.reserveAfter, " ", err); err != nil && !strings.Contains(err.Error(), test.want) || err == nil && got != test.want+" <nil>" {
 				t.Errorf("got %s; want %s", got, test.want)
 			}
 		})

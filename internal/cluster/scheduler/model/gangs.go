@@ -18,10 +18,29 @@ type Held struct {
 
 // Plans plans a gang beside what is held for others, and returns up to a number of plans, the best first. Levels are label keys of nodes,
 // the widest first, without that of the node. It is for the scheduling cycle.
-func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held, limit int) ([]gang.Plan, *gang.Refusal, error) {
+func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held, limit int) (plans []gang.Plan, refusal *gang.Refusal, err error) {
+	err = m.beside(policy, held, func(planner *gang.Planner) (err error) {
+		plans, refusal, err = planner.Plans(m.Topology(levels), g, limit)
+		return err
+	})
+	return plans, refusal, err
+}
+
+// End returns which holders have to end so that a gang fits beside what is held for others; nil where that is of no use, or not necessary.
+// It is for the scheduling cycle.
+func (m *Model) End(policy string, levels []string, g *gang.Gang, held []Held, holders *gang.Holders) (ended *gang.Ended, err error) {
+	err = m.beside(policy, held, func(planner *gang.Planner) (err error) {
+		ended, err = planner.End(m.Topology(levels), g, holders)
+		return err
+	})
+	return ended, err
+}
+
+// beside has a planner work on the fleet without what is held.
+func (m *Model) beside(policy string, held []Held, work func(*gang.Planner) error) error {
 	d, err := m.decider(policy)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	planner := m.planners[policy]
 	if planner == nil {
@@ -37,11 +56,11 @@ func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held,
 		}
 		for _, op := range ops {
 			if err := m.fleet.Place(op); err != nil {
-				return nil, nil, err
+				return err
 			}
 		}
 	}
-	return planner.Plans(m.Topology(levels), g, limit)
+	return work(planner)
 }
 
 // Topology returns the topology of the nodes by these label keys. It is for the scheduling cycle.

@@ -1,0 +1,115 @@
+package gangplanner
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
+	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/core/fleet/gang"
+)
+
+// Holder is pods on nodes that end together.
+type Holder struct {
+	Pods []*v1.Pod
+	// Rank is what is compared first: holders of a lower one end rather than those of a higher one.
+	Rank int32
+	// Surplus are positions of holders that end when this one does.
+	Surplus []int
+}
+
+// Ending is what has to end for a gang, and what it gets then.
+type Ending struct {
+	Pods []*v1.Pod
+	Plan Plan
+}
+
+// End returns which of some holders, the most important first, have to end so that the gang fits: the fewest violations of budgets first,
+// then the lowest of the highest ranks, then the fewest pods. It returns nil for a gang that does not fit even without all of them, for one
+// that fits beside them, and for one with ResourceClaims, whose devices cannot be planned.
+func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budgets) (*Ending, error) {
+	if len(holders) == 0 || usesClaims(q.View.Members) {
+		return nil, nil
+	}
+	gone := map[types.UID]bool{}
+	for i := range holders {
+		for _, pod := range holders[i].Pods {
+			gone[pod.UID] = true
+		}
+	}
+	ask, _, err := p.ask(q, gone)
+	if err != nil || ask == nil {
+		return nil, err
+	}
+	ended, err := p.Model.End(q.Policy, ask.Keys, &ask.Gang, q.Held, p.holders(holders, disruptions))
+	if err != nil || ended == nil {
+		return nil, err
+	}
+	ending := &Ending{Plan: p.read(ask, &ended.Plan)}
+	for _, i := range ended.Holders {
+		ending.Pods = append(ending.Pods, holders[i].Pods...)
+	}
+	return ending, nil
+}
+
+func usesClaims(pods []*v1.Pod) bool {
+	return slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 })
+}
+
+// holders describes holders by what is free on nodes when they have ended.
+func (p *Planner) holders(list []Holder, disruptions *budgets.Budgets) *gang.Holders {
+	made := &gang.Holders{Budgets: disruptions.Allowed}
+	at, nodes := map[types.UID]int{}, map[int]bool{}
+	for i := range list {
+		h := gang.Holder{Pods: len(list[i].Pods), Priority: list[i].Rank, With: list[i].Surplus}
+		for _, pod := range list[i].Pods {
+			at[pod.UID] = i
+			if counted := disruptions.Of(pod); len(counted) > 0 {
+				h.Budgets = append(h.Budgets, counted)
+			}
+			if start := pod.Status.StartTime; start != nil && (h.Started == 0 || start.UnixNano() < h.Started) {
+				h.Started = start.UnixNano()
+			}
+			if node, known := p.Model.Index(pod.Spec.NodeName); known {
+				nodes[node] = true
+				h.Parts = add(h.Parts, node, gangplan.Amounts(pod))
+			}
+		}
+		made.List = append(made.List, h)
+	}
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		for _, held := range p.Model.View(node).Held() {
+			ended := gang.Held{Node: node, GPUs: held.GPUs, Traffic: held.Traffic}
+			for _, uid := range held.Pods {
+				i, ends := at[types.UID(uid)]
+				if !ends {
+					ended.Holders = nil
+					break
+				}
+				if !slices.Contains(ended.Holders, i) {
+					ended.Holders = append(ended.Holders, i)
+				}
+			}
+			if len(ended.Holders) > 0 {
+				made.Held = append(made.Held, ended)
+			}
+		}
+	}
+	return made
+}
+
+// add adds what a pod has of a node to the parts of its holder.
+func add(parts []gang.Part, node int, amounts v1.ResourceList) []gang.Part {
+	i := slices.IndexFunc(parts, func(part gang.Part) bool { return part.Node == node })
+	if i < 0 {
+		i, parts = len(parts), append(parts, gang.Part{Node: node})
+	}
+	part := &parts[i]
+	part.CPU = min(fleet.MaxAmount, part.CPU+max(0, amounts.Cpu().MilliValue()))
+	part.Memory = min(fleet.MaxAmount, part.Memory+(max(0, amounts.Memory().Value())+1<<20-1)>>20)
+	return parts
+}

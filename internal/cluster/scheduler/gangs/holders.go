@@ -1,0 +1,170 @@
+package gangs
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+)
+
+// lower returns the pods on nodes that a gang of a priority can end, the most important first. A gang ends as a whole, but for its surplus:
+// members above its least number, those of the highest index. A group of Kubernetes' own scheduling ends as a whole. Pods that are ending
+// already are the least important ones; the second result has only these.
+func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32) (list, terminating []gangplanner.Holder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	units := map[string][]*v1.Pod{}
+	gangs := map[string]*gang{}
+	var over []unit
+	for _, node := range nodes {
+		for _, info := range node.GetPods() {
+			pod := info.GetPod()
+			name, of := r.unit(pod)
+			switch {
+			case pod.DeletionTimestamp != nil:
+				u := newUnit("pod/"+string(pod.UID), []*v1.Pod{pod}, 0)
+				u.rank = math.MinInt32
+				over = append(over, u)
+			case corev1helpers.PodPriority(pod) < priority && (of == nil || of.key != key):
+				units[name] = append(units[name], pod)
+				gangs[name] = of
+			}
+		}
+	}
+	if len(units) == 0 && len(over) == 0 {
+		return nil, nil
+	}
+	running := slices.Clone(over)
+	for name, pods := range units {
+		running = append(running, r.divide(name, gangs[name], pods)...)
+	}
+	return holders(running), holders(over)
+}
+
+// unit is pods that end together.
+type unit struct {
+	name string
+	pods []*v1.Pod
+	rank int32
+	// started is when the first one started, in nanoseconds.
+	started int64
+	// surplus is the number of the unit in the surplus of its gang, from 1 on; 0 is none.
+	surplus int
+}
+
+// unit names what a pod ends with, and returns its gang. The caller holds the lock.
+func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
+	if g := r.of(pod); g != nil {
+		return "gang/" + g.name, g
+	}
+	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
+		return "group/" + pod.Namespace + "/" + *group.PodGroupName, nil
+	}
+	return "pod/" + string(pod.UID), nil
+}
+
+// divide returns the units of pods on nodes that belong together. The caller holds the lock.
+func (r *registry) divide(name string, g *gang, pods []*v1.Pod) []unit {
+	core := len(pods)
+	if g != nil {
+		view := r.build(g)
+		rank := map[*v1.Pod]int{}
+		at := map[string]int{}
+		for i, pod := range view.Members {
+			at[string(pod.UID)] = i
+		}
+		for _, pod := range pods {
+			i, member := at[string(pod.UID)]
+			if !member {
+				i = len(at)
+			}
+			rank[pod] = i
+		}
+		slices.SortFunc(pods, func(a, b *v1.Pod) int { return cmp.Or(cmp.Compare(rank[a], rank[b]), strings.Compare(a.Name, b.Name)) })
+		if view.Problem == "" && view.Min > 0 {
+			core = min(core, max(1, gangplan.Least(view)))
+		}
+	}
+	list := []unit{newUnit(name, pods[:core], 0)}
+	for i, pod := range pods[core:] {
+		list = append(list, newUnit(name, []*v1.Pod{pod}, i+1))
+	}
+	return list
+}
+
+func newUnit(name string, pods []*v1.Pod, surplus int) unit {
+	u := unit{name: name, pods: pods, rank: corev1helpers.PodPriority(pods[0]), surplus: surplus}
+	for _, pod := range pods {
+		u.rank = max(u.rank, corev1helpers.PodPriority(pod))
+		if start := pod.Status.StartTime; start != nil && (u.started == 0 || start.UnixNano() < u.started) {
+			u.started = start.UnixNano()
+		}
+	}
+	return u
+}
+
+// holders returns units as holders, the most important first.
+func holders(list []unit) []gangplanner.Holder {
+	slices.SortFunc(list, func(a, b unit) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.started, b.started), cmp.Compare(a.name, b.name), cmp.Compare(a.surplus, b.surplus))
+	})
+	made := make([]gangplanner.Holder, len(list))
+	surplus := map[string][]int{}
+	for i, u := range list {
+		made[i] = gangplanner.Holder{Pods: u.pods, Rank: u.rank}
+		if u.surplus > 0 {
+			surplus[u.name] = append(surplus[u.name], i)
+		}
+	}
+	for i, u := range list {
+		if u.surplus == 0 {
+			made[i].Surplus = surplus[u.name]
+		}
+	}
+	return made
+}
+
+// ending returns the pods on nodes that end by themselves, those that end last first. Their rank is the order of these times; the highest
+// is that of pods of which it is not known.
+func ending(nodes []fwk.NodeInfo, now time.Time) []gangplanner.Holder {
+	type one struct {
+		pod *v1.Pod
+		end time.Time
+	}
+	var list []one
+	for _, node := range nodes {
+		for _, info := range node.GetPods() {
+			if end, ends := endOf(info.GetPod(), now); ends {
+				list = append(list, one{info.GetPod(), end})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b one) int {
+		return cmp.Or(cmp.Compare(last(b.end), last(a.end)), strings.Compare(string(a.pod.UID), string(b.pod.UID)))
+	})
+	made, rank := make([]gangplanner.Holder, len(list)), int32(0)
+	for i := len(list) - 1; i >= 0; i-- {
+		if i == len(list)-1 || !list[i].end.Equal(list[i+1].end) {
+			rank++
+		}
+		made[i] = gangplanner.Holder{Pods: []*v1.Pod{list[i].pod}, Rank: rank}
+	}
+	return made
+}
+
+// last orders times, of which zero is the last.
+func last(t time.Time) int64 {
+	if t.IsZero() {
+		return 1<<63 - 1
+	}
+	return t.UnixNano()
+}

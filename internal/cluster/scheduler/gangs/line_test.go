@@ -1,0 +1,282 @@
+package gangs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+)
+
+// one returns the only member of a gang.
+func one(group string, priority int32) *v1.Pod {
+	p := pod(0, 1, "")
+	p.Name, p.UID, p.Spec.Priority = group+"-0", types.UID(group), &priority
+	p.Labels[gangview.PodGroup] = group
+	return p
+}
+
+// refuse notes that a gang does not fit, and looks for a reservation for it as PostFilter does. Awaited are the pods that have to end, nil
+// where the gang does not fit even then.
+func (w *world) refuse(t *testing.T, p *v1.Pod, awaited ...*v1.Pod) string {
+	t.Helper()
+	w.mu.Lock()
+	g := w.of(p)
+	w.build(g)
+	q := &question{key: g.key, view: g.view, changes: g.changes, short: true}
+	w.answer(g, p, q, nil, "too small")
+	may := w.mayReserve(g, w.clock.Now(), func(node string) bool { return node != "n9" })
+	w.mu.Unlock()
+	if !may {
+		return ""
+	}
+	return w.take(p, q, way1(p, false, awaited), true, 0)
+}
+
+// way1 is the place of a member on the node of the first pod that ends.
+func way1(p *v1.Pod, preempts bool, ended []*v1.Pod) *way {
+	if len(ended) == 0 {
+		return nil
+	}
+	place := gangplanner.Place{Pod: p, Node: ended[0].Spec.NodeName}
+	return &way{&gangplanner.Ending{Pods: ended, Plan: gangplanner.Plan{Places: map[types.UID]gangplanner.Place{p.UID: place}}}, preempts}
+}
+
+// reserved returns for which gangs something is reserved, and where.
+func (w *world) reserved() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []string
+	for _, h := range w.holds.byPod {
+		if h.reservation != nil {
+			list = append(list, fmt.Sprintf("%s on %s", h.gang.Name, h.node))
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// TestReservationInLine checks which gang has the reservation, and for how long.
+func TestReservationInLine(t *testing.T) {
+	on := func(node string) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.NodeName = node } }
+	soon, late := running("soon", 8, deadline(300)), running("late", 8, deadline(1000), on("n1"))
+	lost := running("lost", 8, deadline(1000), on("n9"))
+	tests := map[string]struct {
+		run  func(t *testing.T, w *world, step func(time.Duration))
+		want string
+	}{
+		"at first": {func(t *testing.T, w *world, _ func(time.Duration)) { w.refuse(t, one("a", 0), soon) }, ""},
+		"after a minute": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+		}, "a on n0"},
+		"the one that was complete first": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, name := range []string{"b", "a", "b"} {
+				w.refuse(t, one(name, 0), soon)
+				step(time.Minute)
+			}
+			w.refuse(t, one("a", 0), soon)
+		}, "a on n0"},
+		"not one behind it": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			w.refuse(t, one("b", 0), late)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+			w.refuse(t, one("b", 0), late)
+		}, "a on n0"},
+		"one of a higher priority": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			w.refuse(t, one("high", 5), late)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+			w.refuse(t, one("high", 5), late)
+		}, "high on n1"},
+		"one behind a gang that does not fit even when all pods have ended": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0))
+			w.refuse(t, one("b", 0), late)
+			step(time.Minute)
+			w.refuse(t, one("a", 0))
+			w.refuse(t, one("b", 0), late)
+			w.refuse(t, one("a", 0), soon) // Not asked for a minute.
+		}, "b on n1"},
+		"a later start than before": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, awaited := range []*v1.Pod{soon, soon, late} {
+				w.refuse(t, one("a", 0), awaited)
+				step(time.Minute)
+			}
+		}, "a on n0"},
+		"an earlier start than before": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, awaited := range []*v1.Pod{late, late, soon} {
+				w.refuse(t, one("a", 0), awaited)
+				step(time.Minute)
+			}
+		}, "a on n0"},
+		"a node that is lost": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), lost)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), lost)
+			w.refuse(t, one("a", 0), late)
+		}, "a on n1"},
+		"the start is over": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+			step(300*time.Second + 29*time.Second - 61*time.Second)
+			if w.reserved() == "" {
+				t.Error("the reservation has ended too early")
+			}
+			step(2 * time.Second)
+		}, ""},
+		"the gang is planned": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.adopt(w.of(one("a", 0)), map[types.UID]gangplanner.Place{"a": {Pod: one("a", 0), Node: "n0"}})
+		}, ""},
+		"the gang is deleted": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+			w.remove(one("a", 0))
+		}, ""},
+		"the gang gets a scheduling gate": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), soon)
+			gated := one("a", 0)
+			gated.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "example.com/quota"}}
+			w.set(gated)
+			w.why(gated)
+			step(0)
+		}, ""},
+		"turned off": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.limits.Starve = -1
+			w.refuse(t, one("a", 0), soon)
+			step(time.Hour)
+			w.refuse(t, one("a", 0), soon)
+		}, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for _, p := range []*v1.Pod{one("high", 5), one("a", 0)} {
+				w.set(p)
+			}
+			w.clock.Step(time.Second)
+			w.set(one("b", 0))
+			test.run(t, w, func(d time.Duration) {
+				w.clock.Step(d)
+				w.look()
+			})
+			if got := w.reserved(); got != test.want {
+				t.Errorf("reserved is %q; want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestReservationText checks what the condition of a member says.
+func TestReservationText(t *testing.T) {
+	tests := map[string]struct {
+		pods     []*v1.Pod
+		preempts bool
+		want     string
+	}{
+		"a start":  {pods: []*v1.Pod{running("a", 1, deadline(90)), running("b", 1, deadline(60))}, want: "and it starts at the latest at 2026-11-24T12:01:30Z"},
+		"no start": {pods: []*v1.Pod{running("b", 1), running("a", 1, deadline(60)), running("c", 1)}, want: "have no activeDeadlineSeconds: ml/b and 1 other pod"},
+		"pods that end for it": {pods: []*v1.Pod{running("c", 1), running("b", 1), running("a", 1)}, preempts: true,
+			want: "when the pods have ended that end for it: ml/a and 2 other pods"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			p := one("a", 0)
+			w.set(p)
+			w.refuse(t, p)
+			got := w.take(p, &question{changes: w.of(p).changes}, way1(p, test.preempts, test.pods), true, 0)
+			if want := "too small; places on 1 node are reserved for it, "; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, test.want) {
+				t.Errorf("got %q; want %q ... %q", got, want, test.want)
+			}
+		})
+	}
+}
+
+// TestPreemptions checks which pods the keeper ends, and when a gang can end others.
+func TestPreemptions(t *testing.T) {
+	w := newWorld()
+	p := one("a", 5)
+	w.set(p)
+	w.refuse(t, p)
+	gone := running("gone", 1, func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} })
+	may := func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.mayPreempt(w.of(p), w.clock.Now())
+	}
+	take := func(pods ...*v1.Pod) {
+		t.Helper()
+		if !may() {
+			t.Fatal("the gang cannot end pods")
+		}
+		w.take(p, &question{changes: w.of(p).changes}, way1(p, true, pods), false, 0)
+	}
+	ended := func() string {
+		var list []string
+		for _, e := range w.toEvict() {
+			list = append(list, e.pod.Name)
+		}
+		slices.Sort(list)
+		return strings.Join(list, " ")
+	}
+	take(running("a", 1), running("b", 1), gone)
+	if ended() != "a b" || may() {
+		t.Fatalf("%q are to end, and the gang can end more: %v", ended(), may())
+	}
+	w.evicted("a")
+	// The pods have 30 s to end, and the reservation 30 s more.
+	w.clock.Step(time.Minute)
+	if w.look(); w.reserved() == "" {
+		t.Error("the reservation has ended too early")
+	}
+	w.clock.Step(time.Second)
+	if w.look(); w.reserved() != "" || ended() != "" {
+		t.Errorf("reserved is %q, and %q are to end", w.reserved(), ended())
+	}
+	// A gang that has ended pods and was not placed waits longer and longer until it can end others, 30 s after their end at first.
+	for _, wait := range []time.Duration{30, 60, 120, 240, 480, 480} {
+		w.refuse(t, p)
+		if wait > 30 { // The first time was above.
+			take(running(fmt.Sprint("pod", wait), 1))
+		}
+		wait = (wait + 30) * time.Second
+		if wait > time.Minute {
+			w.clock.Step(61 * time.Second) // The reservation is over.
+			w.look()
+			w.clock.Step(wait - 61*time.Second - time.Millisecond)
+			if may() {
+				t.Errorf("the gang can end pods %v after others", wait-time.Millisecond)
+			}
+		}
+		w.clock.Step(time.Millisecond)
+	}
+	if !may() {
+		t.Error("the gang can never end pods again")
+	}
+	never := one("a", 5)
+	never.Spec.PreemptionPolicy = new(v1.PreemptNever)
+	w.set(never)
+	w.clock.Step(time.Hour)
+	if may() {
+		t.Error("a gang with the preemption policy Never can end pods")
+	}
+}

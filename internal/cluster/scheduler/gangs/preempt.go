@@ -1,0 +1,237 @@
+package gangs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+)
+
+// makeWay looks for pods that have to end for a gang that does not fit: those of lower priorities, which it ends, or those that end by
+// themselves, if the gang is the first one in line. It reserves their places for the gang, and returns why it waits then; empty if
+// nothing is reserved.
+func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
+	r := p.gangs
+	r.mu.Lock()
+	g, now := r.of(pod), r.clock.Now()
+	if g == nil || g.changes != q.changes {
+		r.mu.Unlock()
+		return "", nil
+	}
+	preempt, reserve := r.mayPreempt(g, now), r.mayReserve(g, now, p.usable)
+	r.mu.Unlock()
+	if !preempt && !reserve {
+		return "", nil
+	}
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return "", fmt.Errorf("list nodes: %w", err)
+	}
+	var found *way
+	if preempt {
+		if found, err = p.preemption(q, nodes, corev1helpers.PodPriority(pod)); err != nil {
+			return "", err
+		}
+	}
+	if found == nil && reserve {
+		if found, err = p.soonest(q, nodes, now); err != nil {
+			return "", err
+		}
+	}
+	return r.take(pod, q, found, reserve, r.clock.Since(now)), nil
+}
+
+// usable tells whether pods can be placed on a node at all.
+func (p *Plugin) usable(name string) bool {
+	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
+	return err == nil && node.Node() != nil && !node.Node().Spec.Unschedulable
+}
+
+// way is what a gang waits for.
+type way struct {
+	*gangplanner.Ending
+	preempts bool
+}
+
+// preemption looks for pods of lower priorities.
+func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (*way, error) {
+	running, terminating := p.gangs.lower(nodes, q.key, priority)
+	if len(running) == 0 {
+		return nil, nil
+	}
+	list, err := p.handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list PodDisruptionBudgets: %w", err)
+	}
+	disruptions := budgets.New(list)
+	for _, holders := range [][]gangplanner.Holder{terminating, running} {
+		ending, err := p.planner.End(q.asked, holders, disruptions)
+		if err != nil {
+			return nil, err
+		}
+		if ending != nil {
+			return &way{ending, true}, nil
+		}
+	}
+	return nil, nil
+}
+
+// soonest looks for pods that end by themselves.
+func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo, now time.Time) (*way, error) {
+	ending, err := p.planner.End(q.asked, ending(nodes, now), budgets.New(nil))
+	if err != nil || ending == nil {
+		return nil, err
+	}
+	return &way{ending, false}, nil
+}
+
+// take reserves what was found for the gang of a pod, and returns why the gang waits then.
+func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took time.Duration) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	r.search = now.Add(pauseAfter(took))
+	g := r.of(pod)
+	if g == nil || g.changes != q.changes || g.refused == nil {
+		return ""
+	}
+	if found == nil {
+		if tried {
+			g.hopeless = now.Add(r.limits.Hopeless)
+		}
+		return ""
+	}
+	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
+	for _, ended := range found.Pods {
+		res.awaited[ended.UID] = ended.Spec.NodeName
+	}
+	if found.preempts {
+		r.evict(g, res, found.Pods, now)
+	} else if res.start = lastEnd(found.Pods, now); !res.start.IsZero() {
+		res.until = res.start.Add(r.limits.Overdue)
+	}
+	if old := g.reservation; old != nil && !res.preempts && !old.broken && !earlier(res.start, old.start) {
+		old.made = now
+		return g.reason(g.refused.text)
+	}
+	r.grant(g, res, &found.Plan)
+	res.text = res.starts(found.Pods)
+	return g.reason(g.refused.text)
+}
+
+// earlier tells whether a start is before another one, where zero is a start that is not known.
+func earlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
+
+// lastEnd returns when the last pod ends at the latest, zero if that is not known.
+func lastEnd(pods []*v1.Pod, now time.Time) (latest time.Time) {
+	for _, pod := range pods {
+		end, _ := endOf(pod, now)
+		if end.IsZero() {
+			return end
+		}
+		latest = later(latest, end)
+	}
+	return latest
+}
+
+// eviction is a pod that is to be ended for a gang.
+type eviction struct {
+	pod *v1.Pod
+	key gangview.Key
+	// member is one of the gang, scheduler its scheduler.
+	member *v1.Pod
+}
+
+// evict has the keeper end pods for a gang. The caller holds the lock.
+func (r *registry) evict(g *gang, res *reservation, pods []*v1.Pod, now time.Time) {
+	var longest time.Duration
+	leader := r.build(g).Members[0]
+	evicted := false
+	for _, pod := range pods {
+		longest = max(longest, grace(pod))
+		if pod.DeletionTimestamp == nil {
+			r.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}
+			evicted = true
+		}
+	}
+	res.until = now.Add(longest + r.limits.Overdue)
+	if evicted {
+		g.preempt = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
+		g.preemptions++
+	}
+	select {
+	case r.work <- struct{}{}:
+	default:
+	}
+}
+
+// toEvict returns the pods that are to be ended now.
+func (r *registry) toEvict() (list []*eviction) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.evictions {
+		list = append(list, e)
+	}
+	return list
+}
+
+// evicted notes that a pod ends.
+func (r *registry) evicted(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.evictions, uid)
+}
+
+// evict ends the pods that are to be ended. What fails is attempted again at the next tick.
+func (k *keeper) evict(ctx context.Context) {
+	for _, e := range k.gangs.toEvict() {
+		// A conflict says that the pod has gone, and that another one has its name.
+		if err := k.end(ctx, e); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			klog.FromContext(ctx).Error(err, "Cannot end a pod for a gang of a higher priority", "pod", klog.KObj(e.pod), "gang", e.key.String())
+			continue
+		}
+		k.gangs.evicted(e.pod.UID)
+	}
+}
+
+// end ends one pod as Kubernetes' own preemption does: one that is not bound yet goes back to the queue, and of others the condition
+// DisruptionTarget says why they end.
+func (k *keeper) end(ctx context.Context, e *eviction) error {
+	said := fmt.Sprintf("Preempted by gang %s", e.key)
+	if waiting := k.handle.GetWaitingPod(e.pod.UID); waiting != nil && waiting.Preempt(Name, "preempted") {
+		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
+		return nil
+	}
+	pods := k.handle.ClientSet().CoreV1().Pods(e.pod.Namespace)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": e.pod.UID},
+		"status": map[string]any{"conditions": []v1.PodCondition{{
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonPreemptionByScheduler, LastTransitionTime: metav1.NewTime(k.clock.Now()),
+			Message: fmt.Sprintf("%s: preempting to accommodate the gang %s of a higher priority", e.member.Spec.SchedulerName, e.key),
+		}}},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := pods.Patch(ctx, e.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return err
+	}
+	if err := pods.Delete(ctx, e.pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(e.pod.UID))}); err != nil {
+		return err
+	}
+	k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s on node %s", said, e.pod.Spec.NodeName)
+	return nil
+}

@@ -1,0 +1,232 @@
+package gangs
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+)
+
+// reservation is places on nodes for a gang that does not fit yet, since pods on these nodes have to end first.
+type reservation struct {
+	// awaited are the pods that have to end, and their nodes.
+	awaited map[types.UID]string
+	// start is when the last of them ends at the latest; zero where that is not known.
+	start time.Time
+	// preempts is true where the pods are ended for the gang.
+	preempts bool
+	// until is when the reservation ends by itself; zero is never.
+	until time.Time
+	// made is when it was made, or found to be the best one last, and broken is true when a node of it cannot be used any more.
+	made   time.Time
+	broken bool
+	// text says when the gang starts, in a form that follows the reason why it waits.
+	text string
+	// places are the keys of its holds, nodes how many nodes these are on.
+	places []types.UID
+	nodes  int
+}
+
+// awaits tells whether a pod on a node of the reservation ends before its start.
+func (res *reservation) awaits(pod *v1.Pod, now time.Time) bool {
+	if res.awaited[pod.UID] != "" {
+		return true
+	}
+	end, known := endOf(pod, now)
+	return known && res.admits(end)
+}
+
+// admits tells whether what ends at a time, zero for one that is not known, ends before the start.
+func (res *reservation) admits(end time.Time) bool {
+	return !res.start.IsZero() && !end.IsZero() && !end.After(res.start)
+}
+
+// endOf returns when a pod that runs ends at the latest, zero if that is not known: when its activeDeadlineSeconds are over, and containers
+// have had the time to end. The result is false for a pod that does not end by itself.
+func endOf(pod *v1.Pod, now time.Time) (end time.Time, ends bool) {
+	if pod.DeletionTimestamp != nil {
+		return pod.DeletionTimestamp.Time, true
+	}
+	if pod.Spec.ActiveDeadlineSeconds == nil {
+		return time.Time{}, pod.Spec.RestartPolicy == v1.RestartPolicyNever || pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure
+	}
+	if pod.Status.StartTime != nil {
+		now = pod.Status.StartTime.Time
+	}
+	return now.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds)*time.Second + grace(pod)), true
+}
+
+// grace returns how long the containers of a pod have to end.
+func grace(pod *v1.Pod) time.Duration {
+	seconds := int64(v1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		seconds = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return time.Duration(min(seconds, int64(mostGrace/time.Second))) * time.Second
+}
+
+// mostGrace bounds how long a pod that ends is waited for: a longer time says nothing.
+const mostGrace = 24 * time.Hour
+
+// grant keeps a reservation of a gang in place of the one that it has. The caller holds the lock.
+func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
+	r.revoke(g)
+	if r.reserving != nil && !res.preempts {
+		r.revoke(r.reserving)
+	}
+	nodes := map[string]bool{}
+	for _, uid := range slices.Sorted(maps.Keys(plan.Places)) {
+		place := plan.Places[uid]
+		made := &hold{
+			pod: "reserved/" + uid, gang: g.key, node: place.Node, requests: place.Requests, amounts: gangplan.Amounts(place.Pod),
+			reservation: res, priority: corev1helpers.PodPriority(place.Pod),
+		}
+		r.holds.add(made)
+		res.places = append(res.places, made.pod)
+		nodes[place.Node] = true
+	}
+	res.nodes = len(nodes)
+	g.reservation = res
+	if !res.preempts {
+		r.reserving = g
+	}
+}
+
+// revoke ends the reservation of a gang. The caller holds the lock.
+func (r *registry) revoke(g *gang) {
+	if g.reservation == nil {
+		return
+	}
+	for _, place := range g.reservation.places {
+		r.holds.remove(place)
+	}
+	for uid := range g.reservation.awaited {
+		if e := r.evictions[uid]; e != nil && e.key == g.key {
+			delete(r.evictions, uid)
+		}
+	}
+	g.reservation = nil
+	if r.reserving == g {
+		r.reserving = nil
+	}
+}
+
+// review ends a reservation that is of no use any more: that of a gang that does not wait, and one whose time is over. The caller holds the
+// lock.
+func (r *registry) review(g *gang, now time.Time) {
+	if !g.ready {
+		g.short = time.Time{}
+	}
+	if res := g.reservation; res != nil && (!g.ready || g.short.IsZero() || !res.until.IsZero() && now.After(res.until)) {
+		r.revoke(g)
+		if g.ready {
+			g.wakeAt(now)
+		}
+	}
+}
+
+// precedes tells whether a gang gets a reservation before another one: one of a higher priority, and of those the one that was complete
+// first. The caller holds the lock.
+func (r *registry) precedes(a, b *gang) bool {
+	return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.since.Compare(b.since), cmp.Compare(a.name, b.name)) < 0
+}
+
+// priority is that of the members.
+func (g *gang) priority() int32 {
+	for _, pod := range g.pods {
+		return corev1helpers.PodPriority(pod) // All have the same.
+	}
+	return 0
+}
+
+// mayReserve tells whether a reservation for the first gang in line can be sought for a gang that does not fit; it has the gang planned
+// again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be
+// used any more. The caller holds the lock.
+func (r *registry) mayReserve(g *gang, now time.Time, usable func(node string) bool) bool {
+	if r.limits.Starve < 0 || g.short.IsZero() || r.reserving != nil && r.reserving != g && !r.precedes(g, r.reserving) {
+		return false
+	}
+	at := later(g.short.Add(r.limits.Starve), g.hopeless, r.search)
+	if res := g.reservation; res != nil {
+		if res.preempts {
+			return false
+		}
+		for _, place := range res.places {
+			res.broken = res.broken || !usable(r.holds.byPod[place].node)
+		}
+		if again := res.made.Add(r.limits.Hopeless); !res.broken && now.Before(again) {
+			return false
+		}
+	}
+	if now.Before(at) {
+		g.wakeAt(at)
+		return false
+	}
+	return true
+}
+
+// mayPreempt tells whether a gang that does not fit can end pods now. The caller holds the lock.
+func (r *registry) mayPreempt(g *gang, now time.Time) bool {
+	if g.reservation != nil && g.reservation.preempts {
+		return false
+	}
+	for _, pod := range r.build(g).Members {
+		if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == v1.PreemptNever {
+			return false
+		}
+	}
+	if at := later(g.preempt, r.search); now.Before(at) {
+		g.wakeAt(at)
+		return false
+	}
+	return true
+}
+
+func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
+// reason says why a gang waits, and for what, if something is reserved for it. The caller holds the lock.
+func (g *gang) reason(text string) string {
+	if g.reservation == nil {
+		return text
+	}
+	return text + "; " + g.reservation.text
+}
+
+// starts says when a gang with a reservation starts, for the pods that have to end.
+func (res *reservation) starts(pods []*v1.Pod) string {
+	places := "places on " + count(res.nodes, "node") + " are reserved for it, and it starts "
+	if !res.preempts && !res.start.IsZero() {
+		return places + "at the latest at " + res.start.UTC().Format(time.RFC3339)
+	}
+	named := slices.Clone(pods)
+	if !res.preempts {
+		named = slices.DeleteFunc(named, func(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil || pod.Spec.ActiveDeadlineSeconds != nil })
+	}
+	first := slices.MinFunc(named, func(a, b *v1.Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	such := first.Namespace + "/" + first.Name
+	if len(named) > 1 {
+		such = fmt.Sprintf("%s and %s", such, count(len(named)-1, "other pod"))
+	}
+	if res.preempts {
+		return places + fmt.Sprintf("when the pods have ended that end for it: %s", such)
+	}
+	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds: %s", such)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
