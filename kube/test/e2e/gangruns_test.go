@@ -47,7 +47,7 @@ type randomGang struct {
 // long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 5,000 steps in place of 200.
 func TestGangRuns(t *testing.T) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(values, []byte("scheduler: {enabled: true, replicas: 2}\n"), 0o600); err != nil {
+	if err := os.WriteFile(values, []byte("scheduler: {enabled: true, replicas: 2, gangs: {reserveAfterSeconds: 3}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := ownCluster(t, sandbox.Options{Nodes: 1, APINodes: gangNodes, Profile: profileName(), Helm: true, HelmValues: []string{values}})
@@ -69,6 +69,8 @@ func TestGangRuns(t *testing.T) {
 	s.scale(t, 2)
 	l := &gangLab{schedulerLoad: &schedulerLoad{schedulerTest: s, random: rand.New(rand.NewPCG(seed, 3))}, gangs: map[string]*randomGang{}}
 	t.Run("Kinds", func(t *testing.T) { l.testKinds(t) })
+	t.Run("Preempts", func(t *testing.T) { l.testGangPreempts(t) })
+	t.Run("Reserved", func(t *testing.T) { l.testGangReserved(t) })
 	ends := 0
 	for step := range steps {
 		switch n := l.random.IntN(20); {
