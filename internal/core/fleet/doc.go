@@ -20,8 +20,8 @@
 // Choose, which is what the node's device plugin does. A pod of several requests is a list of shapes, of which the first has its CPU
 // and memory.
 //
-// A Preemption says which pods of a node to end so that one of a higher priority fits: Plans are the best sets of them. docs/scheduling.md
-// has the order.
+// A Preemption says which pods of a node to end so that one of a higher priority fits: Plans are the best sets of them, Least is one that
+// ends least, Without the node when some have ended. docs/scheduling.md has the order. Override shows a Fleet such a node until a Rollback.
 //
 // It guarantees:
 //

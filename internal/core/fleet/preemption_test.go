@@ -294,7 +294,11 @@ func anyPreemption(t *rapid.T, links *shared.Topology, plain bool) *Preemption {
 			if other := rapid.IntRange(0, 4*count).Draw(t, "other"); other < count && other != victims[0] && !plain {
 				victims = append(victims, other)
 			}
-			p.Held = append(p.Held, Held{Victims: victims, GPUs: GPUSet(0).With(i)})
+			held := Held{Victims: victims, GPUs: GPUSet(0).With(i)}
+			if i >= 6 && !plain {
+				held.Amount = rapid.SampledFrom([]int32{0, 0, 200, 500}).Draw(t, "amount")
+			}
+			p.Held = append(p.Held, held)
 		}
 	}
 	p.Requests = []Shape{{Resource: gpuResource, GPUs: rapid.Int32Range(1, 4).Draw(t, "GPUs"), CPU: rapid.Int64Range(0, 6).Draw(t, "want") * 1000}}

@@ -296,6 +296,7 @@ func TestEndTwin(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !e.slow {
+			counts["not slow"]++
 			if set, exact := e.modelled(slices.Repeat([]bool{true}, len(w.holders.List))); exact {
 				counts["modelled"]++
 				if total := w.total(bits(positions(set))); total != sum {
@@ -307,6 +308,9 @@ func TestEndTwin(t *testing.T) {
 		count(counts, w, got)
 	}
 	t.Log(counts)
+	if counts["modelled"] < counts["not slow"]*93/100 {
+		t.Errorf("the model has the answer in %d of %d cases; want at least 93 in 100", counts["modelled"], counts["not slow"])
+	}
 	for _, name := range []string{"without an answer", "modelled", "ended", "with violations", "with a budget kept", "in segments", "with several", "on several nodes", "with others", "of two classes", "on a required level"} {
 		if counts[name] < cases/50 {
 			t.Errorf("%d cases are %s; want at least %d of %d", counts[name], name, cases/50, cases)

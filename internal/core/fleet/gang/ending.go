@@ -40,8 +40,8 @@ type ending struct {
 	scratch  []byte
 	work     int // sets of victims on nodes
 	tried    int // sets of wide holders
-	// rough is true when something was not exact, inOrder where pods have several budgets: how many violate one, if any does, depends on the
-	// order in which they end then.
+	// rough is true when something was not exact, inOrder where pods have several budgets: how many violate one, if any does, depends on
+	// the order in which they end then.
 	rough   bool
 	inOrder bool
 	inLevel map[int][]domain
@@ -75,8 +75,15 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 	if !e.slow {
 		e.offer = func(node int) table { return e.options(node, e.ended, e.may).table }
 	}
-	nodes := make([]int, count)
-	for _, s := range sites {
+	e.describe()
+	return e, nil
+}
+
+// describe sets what is known of each holder.
+func (e *ending) describe() {
+	h := e.holders
+	nodes := make([]int, len(h.List))
+	for _, s := range e.sites {
 		if s != nil {
 			for _, i := range s.holders {
 				nodes[i]++
@@ -97,7 +104,6 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 		}
 		e.inOrder = e.inOrder || slices.ContainsFunc(h.List[i].Budgets, func(pod []int) bool { return len(pod) > 1 })
 	}
-	return e, nil
 }
 
 // sharesGPUs tells whether members share GPUs: the policy chooses the GPUs then, and fleet.Choose only predicts them.

@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// maxWide is of how many wide holders in a domain all sets are tried in any case. Of more those are tried that end no more than the best
-	// one, if these are at most maxTried, fewer where maxSteps of nodes and members do not allow as many, and at most maxAll in all domains.
+	// maxWide is of how many wide holders in a domain all sets are tried in any case. Of more those are tried that end no more than the
+	// best one, if these are at most maxTried, fewer where maxSteps of nodes and members do not allow as many, and at most maxAll in all
+	// domains.
 	maxWide  = 6
 	maxTried = 500
 	maxSteps = 1 << 22

@@ -53,26 +53,21 @@ func (e *ending) violators(set []bool) []int {
 }
 
 // spare returns a closed set without those of a list that need not end: it spares one after another in the order of the list, and those
-// with which it ends, if the gang fits then. It begins with more at once the more often that goes well.
+// with which it ends, if the gang fits then. It tries more at once the more often that goes well.
 func (e *ending) spare(set []bool, order []int, fits func([]bool) bool) []bool {
-	for again := true; again; {
-		again = false
-		for at, batch := 0, 1; at < len(order); {
-			last := min(len(order), at+batch)
-			next, changed := e.minus(set, order[at:last])
-			switch {
-			case !changed:
-				at = last
-			case fits(next):
-				set, at, batch, again = next, last, 2*batch, true
-			case last-at == 1:
-				at, batch = last, 1
-			default:
-				batch = max(1, (last-at)/2)
-			}
+	for at, batch := 0, 1; at < len(order); {
+		last := min(len(order), at+batch)
+		next, changed := e.minus(set, order[at:last])
+		switch {
+		case !changed:
+			at = last
+		case fits(next):
+			set, at, batch = next, last, 2*batch
+		case last-at == 1:
+			at, batch = last, 1
+		default:
+			batch = max(1, (last-at)/2)
 		}
-		// Who ends with one that was spared later may be spared now.
-		again = again && slices.ContainsFunc(order, func(i int) bool { return len(e.holders.List[i].With) > 0 })
 	}
 	return set
 }
