@@ -107,7 +107,8 @@ Without them everything else works, and "berth sim show" reports it.`,
 	flags.StringVar(&profile, "profile", "", "the machine to simulate (berth sim profiles lists them)")
 	flags.StringVar(&options.Seed, "seed", "", "the seed of UUIDs and serial numbers (default: the path of the directory)")
 	flags.StringVar(&options.Driver, "driver", "", "the version of the driver: "+strings.Join(sim.Drivers(), ", ")+" (default: the first)")
-	flags.StringVar(&options.Clique, "clique", "", "the NVLink fabric of several nodes that the GPUs have joined, as CLUSTER-UUID.CLIQUE-ID (default: the profile's)")
+	flags.StringVar(&options.Clique, "clique", "",
+		"the NVLink fabric of several nodes that the GPUs have joined, as CLUSTER-UUID.CLIQUE-ID (default: the profile's)")
 	flags.BoolVar(&options.NoDeviceNodes, "no-device-nodes", false, "create no device nodes")
 	return command
 }

@@ -46,9 +46,9 @@ type gangOf struct {
 	group *schedulingv1beta1.PodGroup
 }
 
-// TestGangModes runs gangs with members of 8 GPUs in the three modes of the scheduler: gangs of labels without feature gates, and PodGroups
-// of Kubernetes without the gate of topology and with it. The API server and the controllers have both gates. The scheduler is the one of the
-// chart, with its image and its rights; the label of the clique is the agent's.
+// TestGangModes runs gangs with members of 8 GPUs in the three modes of the scheduler: gangs of labels without feature gates, and
+// PodGroups of Kubernetes without the gate of topology and with it. The API server and the controllers have both gates. The scheduler is
+// the one of the chart, with its image and its rights; the label of the clique is the agent's.
 func TestGangModes(t *testing.T) {
 	l := newModesLab(t)
 	t.Run("Off", func(t *testing.T) { l.testOff(t) })
@@ -67,9 +67,11 @@ func newModesLab(t *testing.T) *modesLab {
 		name := fmt.Sprintf("hollow-%d", i)
 		machines[name], cliques[name] = "h100x8", cliqueOf(name)
 	}
-	c := ownCluster(t, sandbox.Options{Nodes: 1, Hollow: len(machines), Profile: profileName(), NodeProfiles: machines, NodeCliques: cliques,
+	c := ownCluster(t, sandbox.Options{
+		Nodes: 1, Hollow: len(machines), Profile: profileName(), NodeProfiles: machines, NodeCliques: cliques,
 		FeatureGates:  map[string]bool{gateGroups: true, gateTopology: true},
-		RuntimeConfig: map[string]string{schedulingv1beta1.SchemeGroupVersion.String(): "true"}, Helm: true, HelmValues: []string{values}})
+		RuntimeConfig: map[string]string{schedulingv1beta1.SchemeGroupVersion.String(): "true"}, Helm: true, HelmValues: []string{values},
+	})
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: urgentClass}, Value: 1000}
 	if _, err := c.Client().SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -127,7 +129,8 @@ func (l *modesLab) grouped(name string, members int, topology ...string) *gangOf
 	g := &gangOf{group: &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}}
 	g.group.Spec.SchedulingPolicy.Gang = &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(members)}
 	for _, key := range topology {
-		g.group.Spec.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: key}}}
+		level := []schedulingv1beta1.TopologyConstraint{{Key: key}}
+		g.group.Spec.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: level}
 	}
 	for i := range members {
 		pod := l.pod(fmt.Sprintf("%s-%d", name, i), 8)
@@ -142,7 +145,8 @@ func (l *modesLab) create(t *testing.T, g *gangOf) {
 	t.Helper()
 	t.Cleanup(func() { l.end(t, g) })
 	if g.group != nil {
-		if _, err := l.Client().SchedulingV1beta1().PodGroups(g.group.Namespace).Create(t.Context(), g.group, metav1.CreateOptions{}); err != nil {
+		groups := l.Client().SchedulingV1beta1().PodGroups(g.group.Namespace)
+		if _, err := groups.Create(t.Context(), g.group, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,8 +164,8 @@ func (l *modesLab) end(t *testing.T, g *gangOf) {
 	if g.group == nil {
 		return
 	}
-	err := l.Client().SchedulingV1beta1().PodGroups(g.group.Namespace).Delete(context.WithoutCancel(t.Context()), g.group.Name, metav1.DeleteOptions{})
-	if err != nil {
+	groups := l.Client().SchedulingV1beta1().PodGroups(g.group.Namespace)
+	if err := groups.Delete(context.WithoutCancel(t.Context()), g.group.Name, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 	g.group = nil
@@ -198,7 +202,8 @@ func (l *modesLab) waits(t *testing.T, g *gangOf, want string) {
 				return err
 			}
 			for _, c := range group.Status.Conditions {
-				if c.Type == schedulingv1beta1.PodGroupInitiallyScheduled && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, want) {
+				refused := c.Type == schedulingv1beta1.PodGroupInitiallyScheduled && c.Status == metav1.ConditionFalse
+				if refused && strings.Contains(c.Message, want) {
 					return nil
 				}
 			}
@@ -226,7 +231,8 @@ func (l *modesLab) waits(t *testing.T, g *gangOf, want string) {
 func (l *modesLab) checkNone(t *testing.T, g *gangOf) {
 	t.Helper()
 	for _, pod := range g.pods {
-		if got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{}); err != nil || got.Spec.NodeName != "" {
+		got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if err != nil || got.Spec.NodeName != "" {
 			t.Fatalf("member %s is on node %q: %v; want none", pod.Name, got.Spec.NodeName, err)
 		}
 	}
@@ -258,8 +264,9 @@ func (l *modesLab) gates(t *testing.T, names ...string) {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(pod.Spec.Containers[0].Args, func(a string) bool { return strings.Contains(a, names[len(names)-1]+"=true") }) {
-			return fmt.Errorf("its arguments are %q", pod.Spec.Containers[0].Args)
+		args, last := pod.Spec.Containers[0].Args, names[len(names)-1]+"=true"
+		if !slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, last) }) {
+			return fmt.Errorf("its arguments are %q", args)
 		}
 		lease, err := l.Client().CoordinationV1().Leases(agentNamespace).Get(ctx, schedulerName, metav1.GetOptions{})
 		if err == nil && (lease.Spec.HolderIdentity == nil || !strings.HasPrefix(*lease.Spec.HolderIdentity, pod.Name+"_")) {
@@ -305,7 +312,8 @@ func (l *modesLab) testOff(t *testing.T) {
 func (l *modesLab) testWithoutTopology(t *testing.T) {
 	l.gates(t, gateGroups)
 	seven := l.grouped("seven", 7)
-	if cliques := l.fallBack(t, seven, l.grouped("four", 4), "berth: gang default/seven waits as a whole: 7 members have to fit together, and at most 6 do"); len(cliques) != 2 {
+	const why = "berth: gang default/seven waits as a whole: 7 members have to fit together, and at most 6 do"
+	if cliques := l.fallBack(t, seven, l.grouped("four", 4), why); len(cliques) != 2 {
 		t.Errorf("7 members are in the cliques %v; want both", cliques)
 	}
 	l.end(t, seven)
@@ -337,8 +345,8 @@ func (l *modesLab) testWithTopology(t *testing.T) {
 	}
 }
 
-// urgent: for a PodGroup of a higher priority the pods end that are in its way. It returns which of two pods run on, one in each clique, and
-// where the gang is.
+// urgent: for a PodGroup of a higher priority the pods end that are in its way. It returns which of two pods run on, one in each clique,
+// and where the gang is.
 func (l *modesLab) urgent(t *testing.T, g *gangOf) (left, cliques []string) {
 	t.Helper()
 	singles := []*corev1.Pod{l.single(t, "hollow-1"), l.single(t, "hollow-6")}
@@ -349,7 +357,8 @@ func (l *modesLab) urgent(t *testing.T, g *gangOf) (left, cliques []string) {
 	l.create(t, g)
 	cliques = l.runs(t, g)
 	for _, pod := range singles {
-		if got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{}); err == nil && got.UID == pod.UID {
+		got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if err == nil && got.UID == pod.UID {
 			left = append(left, pod.Name)
 		}
 	}

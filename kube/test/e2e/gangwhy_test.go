@@ -24,18 +24,19 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// annotationsWake is whether a change of the annotations of its members brings a gang that waits back to the queue at once. Without that the
-// scheduler looks at them after 5 minutes, or when a label changes (docs/scheduling.md#gangs).
+// annotationsWake is whether a change of the annotations of its members brings a gang that waits back to the queue at once. Without that
+// the scheduler looks at them after 5 minutes, or when a label changes (docs/scheduling.md#gangs).
 const annotationsWake = false
 
 // gangSituation is a gang that waits.
 type gangSituation struct {
 	// prepare makes what it waits for.
 	prepare func(t *testing.T, l *whyLab)
-	// members are the pods that are created, each with 8 GPUs; minimum, if not 0, is another number that has to start together.
-	members, minimum int
-	annotations      map[string]string
-	change           func(*corev1.Pod)
+	// members are the pods that are created, each with 8 GPUs, beside those that have nodes; minimum, if not 0, is another number that has
+	// to start together.
+	placed, members, minimum int
+	annotations              map[string]string
+	change                   func(*corev1.Pod)
 	// code is the reason. acts are the kinds of the acts of the first change; none where it is an instruction alone.
 	code string
 	acts []string
@@ -45,8 +46,8 @@ type gangSituation struct {
 	help func(t *testing.T, l *whyLab)
 }
 
-// TestGangWhy makes gangs wait, asks berth why, and applies each change that it proposes, the first of all: by the command that it prints, where
-// it prints one. The gang gets its nodes then.
+// TestGangWhy makes gangs wait, asks berth why, and applies each change that it proposes, one at a time: by the command that it prints,
+// where it prints one. The gang gets its nodes then.
 func TestGangWhy(t *testing.T) {
 	l := newWhyLab(t)
 	situations, applied := gangSituations(), 0
@@ -58,6 +59,7 @@ func TestGangWhy(t *testing.T) {
 				t.Run(fmt.Sprintf("Change%d", i+1), func(t *testing.T) {
 					why := l.situation(t, &s)
 					if i == 0 {
+						t.Log(why.Sentence)
 						s.check(t, &why)
 						l.checkText(t, &why)
 						changes = len(why.Changes)
@@ -78,24 +80,25 @@ func gangSituations() map[string]gangSituation {
 	rack := map[string]string{"berth.dev/topology-required": "rack"}
 	ends := func(t *testing.T, l *whyLab, index int) { l.busy(t, index, 2, nil) }
 	return map[string]gangSituation{
-		"RackTooSmall": {members: 3, annotations: rack, code: "TopologyLevel", acts: []string{"OtherLevel"}, others: []string{"RequestGPUs", "FewerMembers"}},
+		"RackTooSmall": {members: 3, annotations: rack, code: "TopologyLevel", acts: []string{"OtherLevel"},
+			others: []string{"RequestGPUs", "FewerMembers"}},
 		"NoLevel": {members: 4, annotations: map[string]string{"berth.dev/topology-required": "block"}, code: "TopologyLevelMissing",
 			acts: []string{"OtherLevel"}},
-		"NoSuchLevel": {members: 8, annotations: map[string]string{"berth.dev/topology-required": "example.com/room"}, code: "TopologyLevelMissing",
-			acts: []string{"OtherLevel"}},
+		"NoSuchLevel": {members: 8, annotations: map[string]string{"berth.dev/topology-required": "example.com/room"},
+			code: "TopologyLevelMissing", acts: []string{"OtherLevel"}},
 		"MinimumTooLarge": {members: 9, code: "TooFewGPUs", acts: []string{"FewerMembers"}, others: []string{"RequestGPUs", "AddNode"}},
 		"FewerGPUs": {prepare: func(t *testing.T, l *whyLab) {
 			for i := range gangNodes {
 				ends(t, l, i)
 			}
 		}, members: 8, code: "GPUsInUse", acts: []string{"RequestGPUs"}, others: []string{"EndPod", "AddNode"}},
-		"OnePodEnds": {prepare: func(t *testing.T, l *whyLab) { ends(t, l, 3) }, members: 8, code: "GPUsScattered", acts: []string{"EndPod"},
-			others: []string{"RequestGPUs", "FewerMembers", "AddNode"}},
+		"OnePodEnds": {prepare: func(t *testing.T, l *whyLab) { ends(t, l, 3) }, members: 8, code: "GPUsScattered",
+			acts: []string{"EndPod"}, others: []string{"RequestGPUs", "FewerMembers", "AddNode"}},
 		"GangEnds": {prepare: func(t *testing.T, l *whyLab) {
 			l.gang(t, "other", 2, 2, func(pod *corev1.Pod) { requestGPUs(&pod.Spec.Containers[0], 5) })
 		}, members: 8, code: "GPUsInUse", acts: []string{"FewerMembers"}, others: []string{"RequestGPUs", "EndPod", "AddNode"}},
-		"Cordoned": {prepare: func(t *testing.T, l *whyLab) { l.patch(t, 7, `{"spec":{"unschedulable":true}}`) }, members: 8, code: "NodeCordoned",
-			acts: []string{"Uncordon"}, others: []string{"FewerMembers", "AddNode"}},
+		"Cordoned": {prepare: func(t *testing.T, l *whyLab) { l.patch(t, 7, `{"spec":{"unschedulable":true}}`) }, members: 8,
+			code: "NodeCordoned", acts: []string{"Uncordon"}, others: []string{"FewerMembers", "AddNode"}},
 		"Taint": {prepare: func(t *testing.T, l *whyLab) {
 			l.patch(t, 5, `{"spec":{"taints":[{"key":"team","value":"vision","effect":"NoSchedule"}]}}`)
 		}, members: 8, code: "Taint", acts: []string{"Tolerate"}, others: []string{"FewerMembers", "AddNode"}},
@@ -103,8 +106,8 @@ func gangSituations() map[string]gangSituation {
 			for i := range 3 {
 				l.patch(t, i, `{"metadata":{"labels":{"pool":"a"}}}`)
 			}
-		}, members: 4, change: func(pod *corev1.Pod) { pod.Spec.NodeSelector["pool"] = "a" }, code: "NodeSelector", acts: []string{"SelectLess"},
-			others: []string{"FewerMembers", "AddNode"}},
+		}, members: 4, change: func(pod *corev1.Pod) { pod.Spec.NodeSelector["pool"] = "a" }, code: "NodeSelector",
+			acts: []string{"SelectLess"}, others: []string{"FewerMembers", "AddNode"}},
 		"Model": {members: 2, change: func(pod *corev1.Pod) { pod.Spec.NodeSelector[productLabel] = "NVIDIA-B200" }, code: "WrongModel",
 			acts: []string{"AcceptModel"}},
 		"Misspelt": {members: 2, change: func(pod *corev1.Pod) {
@@ -114,10 +117,10 @@ func gangSituations() map[string]gangSituation {
 		}, code: "NoResource", acts: []string{"RequestResource"}},
 		"LostMember": {prepare: func(t *testing.T, l *whyLab) {
 			l.gang(t, "train", 8, 8, nil)
-			lost := l.nodeOf(t, "train-7")
-			l.cleanUp(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "train-7"}})
-			ends(t, l, slices.Index(l.APINodeNames(), lost))
-		}, members: 8, code: "GangPlacedInPart", acts: []string{"EndPod"}, others: []string{"AddNode"}},
+			lost := l.members(t)[3]
+			l.cleanUp(t, &lost)
+			ends(t, l, slices.Index(l.APINodeNames(), lost.Spec.NodeName))
+		}, placed: 7, members: 1, minimum: 8, code: "GangPlacedInPart", acts: []string{"EndPod"}, others: []string{"AddNode"}},
 		"PodGroup": {prepare: func(t *testing.T, l *whyLab) { l.podGroup(t, 9) }, members: 9, change: func(pod *corev1.Pod) {
 			pod.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "train"}
 		}, code: "TooFewGPUs", acts: []string{"FewerMembers"}, others: []string{"RequestGPUs", "AddNode"}},
@@ -128,15 +131,16 @@ func gangSituations() map[string]gangSituation {
 			}
 		}, members: 4, annotations: map[string]string{"berth.dev/topology-segment": "rack", "berth.dev/topology-segment-size": "2"},
 			code: "GPUsScattered", acts: []string{"EndPod"}},
-		"MissingMembers": {members: 3, minimum: 4, code: "GangIncomplete", help: func(t *testing.T, l *whyLab) { l.member(t, "train", 3, 4, nil) }},
+		"MissingMembers": {members: 3, minimum: 4, code: "GangIncomplete",
+			help: func(t *testing.T, l *whyLab) { l.member(t, "train", 4, nil) }},
 		"Gated": {members: 4, change: func(pod *corev1.Pod) {
-			if pod.Name == "train-2" {
-				pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}}
-			}
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}}
 		}, code: "GangGated", help: func(t *testing.T, l *whyLab) {
-			patch := []byte(`{"spec":{"schedulingGates":null}}`)
-			if _, err := l.Client().CoreV1().Pods(metav1.NamespaceDefault).Patch(t.Context(), "train-2", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-				t.Fatal(err)
+			patch, pods := []byte(`{"spec":{"schedulingGates":null}}`), l.Client().CoreV1().Pods(metav1.NamespaceDefault)
+			for _, pod := range l.members(t) {
+				if _, err := pods.Patch(t.Context(), pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}},
 	}
@@ -149,7 +153,7 @@ func (l *whyLab) situation(t *testing.T, s *gangSituation) v1alpha1.Why {
 	if s.prepare != nil {
 		s.prepare(t, l)
 	}
-	l.makeMembers(t, s, nil)
+	l.makeMembers(t, s, s.members, nil)
 	if s.help == nil {
 		l.waitRefused(t)
 	}
@@ -164,11 +168,11 @@ func (l *whyLab) situation(t *testing.T, s *gangSituation) v1alpha1.Why {
 	return why
 }
 
-// makeMembers creates the members of the gang.
-func (l *whyLab) makeMembers(t *testing.T, s *gangSituation, more func(*corev1.Pod)) {
+// makeMembers creates members of the gang.
+func (l *whyLab) makeMembers(t *testing.T, s *gangSituation, count int, more func(*corev1.Pod)) {
 	t.Helper()
-	for i := range s.members {
-		l.member(t, "train", i, cmp.Or(s.minimum, s.members), func(pod *corev1.Pod) {
+	for range count {
+		l.member(t, "train", cmp.Or(s.minimum, s.members), func(pod *corev1.Pod) {
 			for key, value := range s.annotations {
 				pod.Annotations[key] = value
 			}
@@ -235,7 +239,7 @@ func (l *whyLab) checkText(t *testing.T, why *v1alpha1.Why) {
 func (l *whyLab) apply(t *testing.T, s *gangSituation, c *v1alpha1.WhyChange) {
 	t.Helper()
 	var err error
-	want, began := s.members, time.Now()
+	want, began := s.placed+s.members, time.Now()
 	if s.minimum > 0 && len(c.Acts) == 0 {
 		want = s.minimum
 	}
@@ -268,7 +272,7 @@ func (l *whyLab) apply(t *testing.T, s *gangSituation, c *v1alpha1.WhyChange) {
 		l.makeAgain(t, s, again)
 	}
 	if !annotationsWake && len(c.Acts) == 1 && c.Acts[0].Kind == "OtherLevel" {
-		l.command(t, "kubectl label pods -n default train-0 example.com/again=1")
+		l.command(t, "kubectl label pods -n default "+l.members(t)[0].Name+" example.com/again=1")
 	}
 	if found := membersFit.FindStringSubmatch(c.Message); found != nil {
 		if want, err = strconv.Atoi(found[1]); err != nil {
@@ -314,15 +318,17 @@ func (l *whyLab) command(t *testing.T, line string) {
 	}
 }
 
-// makeAgain creates the members again, with changes of what they request and accept.
+// makeAgain creates the members that wait again, with changes of what they request and accept.
 func (l *whyLab) makeAgain(t *testing.T, s *gangSituation, acts []v1alpha1.WhyAct) {
 	t.Helper()
 	var old []*corev1.Pod
-	for i := range s.members {
-		old = append(old, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("train-%d", i)}})
+	for _, pod := range l.members(t) {
+		if pod.Spec.NodeName == "" {
+			old = append(old, &pod)
+		}
 	}
 	l.cleanUp(t, old...)
-	l.makeMembers(t, s, func(pod *corev1.Pod) {
+	l.makeMembers(t, s, len(old), func(pod *corev1.Pod) {
 		for _, act := range acts {
 			changePod(t, &pod.Spec, act)
 		}

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,7 +26,8 @@ import (
 type whyLab struct {
 	*rig
 	kubectl string
-	number  int
+	// number is how many objects were made.
+	number int
 }
 
 func newWhyLab(t *testing.T) *whyLab {
@@ -46,7 +45,8 @@ func newWhyLab(t *testing.T) *whyLab {
 	l.servePodGroups(t)
 	for i := range gangNodes {
 		// Nothing validates these nodes.
-		l.patch(t, i, fmt.Sprintf(`{"metadata":{"labels":{%q:"rack-%d",%q:"zone-%d"}},"spec":{"taints":null}}`, rackLabel, i/2, corev1.LabelTopologyZone, i/4))
+		labels := fmt.Sprintf(`{%q:"rack-%d",%q:"zone-%d"}`, rackLabel, i/2, corev1.LabelTopologyZone, i/4)
+		l.patch(t, i, `{"metadata":{"labels":`+labels+`},"spec":{"taints":null}}`)
 	}
 	return l
 }
@@ -55,7 +55,8 @@ func newWhyLab(t *testing.T) *whyLab {
 func (l *whyLab) patch(t *testing.T, index int, patch string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	if _, err := l.Client().CoreV1().Nodes().Patch(ctx, l.APINodeNames()[index], types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	name, nodes := l.APINodeNames()[index], l.Client().CoreV1().Nodes()
+	if _, err := nodes.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -72,21 +73,24 @@ func (l *whyLab) pod(gpus int) *corev1.Pod {
 func (l *whyLab) busy(t *testing.T, index, gpus int, change func(*corev1.Pod)) {
 	t.Helper()
 	pod := l.pod(gpus)
-	pod.Name, pod.Spec.NodeName = fmt.Sprintf("busy-%d", index), l.APINodeNames()[index]
+	l.number++
+	pod.Name, pod.Spec.NodeName = fmt.Sprintf("busy-%d", l.number), l.APINodeNames()[index]
 	if change != nil {
 		change(pod)
 	}
 	l.run(t, pod)
 }
 
-// member creates a member of a gang that does not exist, with 8 GPUs if nothing changes that.
-func (l *whyLab) member(t *testing.T, gang string, index, least int, change func(*corev1.Pod)) {
+// member creates a member of a gang, with 8 GPUs if nothing changes that. No two pods have a name in common: kwok ends pods by their names,
+// and can be late.
+func (l *whyLab) member(t *testing.T, gang string, least int, change func(*corev1.Pod)) {
 	t.Helper()
-	pod := ofGang(l.pod(8), gang, index, least, map[string]string{})
+	l.number++
+	pod := ofGang(l.pod(8), gang, l.number, least, map[string]string{})
 	if change != nil {
 		change(pod)
 	}
-	if _, err := l.CreatePod(t.Context(), pod); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := l.CreatePod(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -95,17 +99,21 @@ func (l *whyLab) member(t *testing.T, gang string, index, least int, change func
 func (l *whyLab) servePodGroups(t *testing.T) {
 	t.Helper()
 	of, _ := gangview.SchedulerPlugins.Resource()
-	definition := &unstructured.Unstructured{}
-	if err := definition.UnmarshalJSON(fmt.Appendf(nil, podGroupDefinition, of.Group, of.Version)); err != nil {
-		t.Fatal(err)
+	objects := make([]*unstructured.Unstructured, 3)
+	for i, text := range []string{
+		fmt.Sprintf(podGroupDefinition, of.Group, of.Version),
+		fmt.Sprintf(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"pod-groups"},
+"rules":[{"apiGroups":[%q],"resources":[%q],"verbs":["list","watch"]}]}`, of.Group, of.Resource),
+		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"pod-groups"},
+"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"pod-groups"},
+"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"system:kube-scheduler"}]}`,
+	} {
+		objects[i] = &unstructured.Unstructured{}
+		if err := objects[i].UnmarshalJSON([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	rights := []*unstructured.Unstructured{definition,
-		{Object: map[string]any{"apiVersion": rbacv1.SchemeGroupVersion.String(), "kind": "ClusterRole", "metadata": map[string]any{"name": "pod-groups"},
-			"rules": []any{map[string]any{"apiGroups": []any{of.Group}, "resources": []any{of.Resource}, "verbs": []any{"list", "watch"}}}}},
-		{Object: map[string]any{"apiVersion": rbacv1.SchemeGroupVersion.String(), "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "pod-groups"},
-			"roleRef":  map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": "pod-groups"},
-			"subjects": []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": "system:kube-scheduler"}}}}}
-	if err := l.ApplyObjects(t.Context(), rights...); err != nil {
+	if err := l.ApplyObjects(t.Context(), objects...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -131,21 +139,21 @@ func (l *whyLab) podGroup(t *testing.T, least int64) {
 	})
 }
 
-// nodeOf returns the node of a pod.
-func (l *whyLab) nodeOf(t *testing.T, name string) string {
+// members returns the members of the gang that is asked about.
+func (l *whyLab) members(t *testing.T) []corev1.Pod {
 	t.Helper()
-	pod, err := l.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
+	pods, err := l.membersOf(t.Context(), "train")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pod.Spec.NodeName
+	return pods
 }
 
 // gang runs a gang.
 func (l *whyLab) gang(t *testing.T, name string, members, least int, change func(*corev1.Pod)) {
 	t.Helper()
-	for i := range members {
-		l.member(t, name, i, least, change)
+	for range members {
+		l.member(t, name, least, change)
 	}
 	l.waitPlaced(t, name, least)
 }
@@ -225,9 +233,13 @@ func (l *whyLab) addNodes(t *testing.T, act *v1alpha1.WhyAct) {
 	}
 	for range max(1, act.Count) {
 		l.number++
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("new-%d", l.number), Labels: like.Labels, Annotations: like.Annotations},
-			Spec:   corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(like.Spec.Taints), func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") })},
-			Status: corev1.NodeStatus{Capacity: like.Status.Capacity, Allocatable: like.Status.Allocatable}}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("new-%d", l.number), Labels: like.Labels, Annotations: like.Annotations},
+			Spec: corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(like.Spec.Taints), func(t corev1.Taint) bool {
+				return strings.HasPrefix(t.Key, "node.kubernetes.io/")
+			})},
+			Status: corev1.NodeStatus{Capacity: like.Status.Capacity, Allocatable: like.Status.Allocatable},
+		}
 		node.Labels[corev1.LabelHostname] = node.Name
 		made := &unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind(),
 			"metadata": map[string]any{"name": node.Name}, "status": object.Object["status"]}}

@@ -46,7 +46,8 @@ func kubectl() {
 	k := &standIn{Cluster: c}
 	root := &cobra.Command{Use: "kubectl", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&k.namespace, "namespace", "n", metav1.NamespaceDefault, "")
-	root.AddCommand(k.get(), k.apply(), k.delete(), k.create(), k.change("label", "labels"), k.change("annotate", "annotations"), k.uncordon(), k.patch())
+	root.AddCommand(k.get(), k.apply(), k.delete(), k.create(), k.uncordon(), k.patch())
+	root.AddCommand(k.change("label", "labels"), k.change("annotate", "annotations"))
 	if err := root.Execute(); err != nil {
 		os.Exit(1)
 	}
@@ -219,7 +220,8 @@ func (k *standIn) create() *cobra.Command {
 // change is label or annotate: it sets or removes some values of namespaces or pods, one object after another as kubectl does.
 func (k *standIn) change(verb, field string) *cobra.Command {
 	var selector string
-	cmd := &cobra.Command{Use: verb + " RESOURCE [NAME...] KEY=VALUE...|KEY-...", Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+	use := verb + " RESOURCE [NAME...] KEY=VALUE...|KEY-..."
+	cmd := &cobra.Command{Use: use, Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
 		values, names := map[string]any{}, []string{}
 		for _, arg := range args[1:] {
 			key, value, set := strings.Cut(arg, "=")
@@ -246,17 +248,18 @@ func (k *standIn) change(verb, field string) *cobra.Command {
 				names = append(names, list.Items[i].Name)
 			}
 		}
+		core, ctx := k.Client().CoreV1(), cmd.Context()
 		for _, name := range names {
 			switch args[0] {
 			case "namespace":
-				_, err = k.Client().CoreV1().Namespaces().Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+				_, err = core.Namespaces().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 			case "pods":
-				_, err = k.Client().CoreV1().Pods(k.namespace).Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+				_, err = core.Pods(k.namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 			default:
-				return fmt.Errorf("%s %s: only namespaces and pods", verb, args[0])
+				err = errors.New("only namespaces and pods")
 			}
 			if err != nil {
-				return err
+				return fmt.Errorf("%s %s %s: %w", verb, args[0], name, err)
 			}
 		}
 		return nil
@@ -285,7 +288,8 @@ func (k *standIn) patch() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, err = client.Resource(resource).Namespace(k.namespace).Patch(cmd.Context(), args[1], types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		objects := client.Resource(resource).Namespace(k.namespace)
+		_, err = objects.Patch(cmd.Context(), args[1], types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
 	}}
 	cmd.Flags().StringVar(&kind, "type", "strategic", "")

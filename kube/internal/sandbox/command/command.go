@@ -82,7 +82,7 @@ func upCommand(dir *string) *cobra.Command {
   berth-sandbox up --scheduler berth-scheduler --scheduler-config scheduler.yaml
                                             another scheduler in place of the cluster's own
   berth-sandbox up --feature-gates GenericWorkload=true,TopologyAwareWorkloadScheduling=true --runtime-config scheduling.k8s.io/v1beta1=true
-                                            PodGroups of Kubernetes; the values scheduler.featureGates of the chart are for berth-scheduler`,
+                                            PodGroups of Kubernetes; berth-scheduler has the value scheduler.featureGates of the chart`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Progress = *dir, cmd.OutOrStdout()
