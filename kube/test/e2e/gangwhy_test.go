@@ -84,7 +84,7 @@ func gangSituations() map[string]gangSituation {
 			others: []string{"RequestGPUs", "FewerMembers"}},
 		"NoLevel": {members: 4, annotations: map[string]string{"berth.dev/topology-required": "block"}, code: "TopologyLevelMissing",
 			acts: []string{"OtherLevel"}},
-		"NoSuchLevel": {members: 8, annotations: map[string]string{"berth.dev/topology-required": "example.com/room"},
+		"NoSuchLevel": {members: 8, annotations: map[string]string{"berth.dev/topology-required": "example.com/hall"},
 			code: "TopologyLevelMissing", acts: []string{"OtherLevel"}},
 		"MinimumTooLarge": {members: 9, code: "TooFewGPUs", acts: []string{"FewerMembers"}, others: []string{"RequestGPUs", "AddNode"}},
 		"FewerGPUs": {prepare: func(t *testing.T, l *whyLab) {
@@ -173,9 +173,7 @@ func (l *whyLab) makeMembers(t *testing.T, s *gangSituation, count int, more fun
 	t.Helper()
 	for range count {
 		l.member(t, "train", cmp.Or(s.minimum, s.members), func(pod *corev1.Pod) {
-			for key, value := range s.annotations {
-				pod.Annotations[key] = value
-			}
+			maps.Copy(pod.Annotations, s.annotations)
 			if s.change != nil {
 				s.change(pod)
 			}
