@@ -85,7 +85,8 @@ in CUDA's order.
 As root (CAP_MKNOD) it also creates device nodes, with numbers that no driver of this host uses.
 Without them everything else works, and "berth sim show" reports it.`,
 		Example: `  berth sim create /tmp/node1 --profile h100x8
-  berth sim create /tmp/node2 --profile v100x8-hybrid-mesh --seed rack1-node2`,
+  berth sim create /tmp/node2 --profile v100x8-hybrid-mesh --seed rack1-node2
+  berth sim create /tmp/node3 --profile h100x8 --clique 7f3c1ab2-5d6e-4c91-9a44-3b0e6f2d8c57.1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if profile == "" {
@@ -106,6 +107,8 @@ Without them everything else works, and "berth sim show" reports it.`,
 	flags.StringVar(&profile, "profile", "", "the machine to simulate (berth sim profiles lists them)")
 	flags.StringVar(&options.Seed, "seed", "", "the seed of UUIDs and serial numbers (default: the path of the directory)")
 	flags.StringVar(&options.Driver, "driver", "", "the version of the driver: "+strings.Join(sim.Drivers(), ", ")+" (default: the first)")
+	flags.StringVar(&options.Clique, "clique", "",
+		"the NVLink fabric of several nodes that the GPUs have joined, as CLUSTER-UUID.CLIQUE-ID (default: the profile's)")
 	flags.BoolVar(&options.NoDeviceNodes, "no-device-nodes", false, "create no device nodes")
 	return command
 }

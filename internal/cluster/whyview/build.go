@@ -237,6 +237,9 @@ func (b *builder) node(n *corev1.Node) {
 	view := b.view(n)
 	made := why.Node{Node: view.Node, Note: view.Note, Silent: view.Silent(), Others: map[string]why.Other{}, Blocks: b.rules.blocks(n, b.gpuNodes[n.Name], &view.Node)}
 	made.Kind = kindOf(&view.Node)
+	if n.Labels[fleetview.ProductLabel] == "" && !b.rules.shape.Models.Allows(made.Model) {
+		made.Model = "" // Pods select it by the label alone, so accepting what the GPUNode calls it does not help.
+	}
 	made.Layouts = b.layouts(n.Name)
 	for _, name := range b.others {
 		quantity := n.Status.Allocatable[corev1.ResourceName(name)]

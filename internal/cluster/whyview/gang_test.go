@@ -103,6 +103,30 @@ func TestRulesAgree(t *testing.T) {
 	}
 }
 
+// TestModelNotLabelled: pods select the model of a node by its label. Where there is none, accepting the model that the GPUNode names does
+// not help, and requiring none does.
+func TestModelNotLabelled(t *testing.T) {
+	selects := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "B200"} }
+	for labelled, want := range []string{"did not require a model of GPUs", "accepted the model H100"} {
+		t.Run(fmt.Sprintf("%d labelled", labelled), func(t *testing.T) {
+			o := fullCluster(1)
+			o.Pods = nil
+			delete(o.Nodes[0].Labels, "nvidia.com/gpu.product")
+			if labelled > 0 {
+				o.Nodes[0].Labels["nvidia.com/gpu.product"] = "H100"
+			}
+			o.GPUNodes[0].Status.Summary.Model = "NVIDIA H100"
+			for d := range o.GPUNodes[0].Status.Devices {
+				o.GPUNodes[0].Status.Devices[d].Holders = nil
+			}
+			answer := why.ExplainGang(trainGang(t, o, 2, waitingPod("train-0", selects), waitingPod("train-1", selects)))
+			if answer.Code != why.WrongModel || len(answer.Changes) == 0 || answer.Changes[0].Text != "If its members "+want+", the gang would fit on node-000." {
+				t.Errorf("%s %s, changes %+v; want the first to be %q", answer.Code, answer.Sentence, answer.Changes, want)
+			}
+		})
+	}
+}
+
 func TestClassesOfGang(t *testing.T) {
 	large := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "a"} }
 	var many []*corev1.Pod

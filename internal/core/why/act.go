@@ -14,7 +14,8 @@ type ActKind string
 const (
 	// EndPod: a pod ends.
 	EndPod ActKind = "EndPod"
-	// Tolerate: the pod tolerates a taint. SelectLess: it does not select nodes by a label or rule. AcceptModel: it accepts another model.
+	// Tolerate: the pod tolerates a taint. SelectLess: it does not select nodes by a label or rule. AcceptModel: it accepts another model,
+	// or any where Key is empty: nodes whose model is not known have no label to select them by.
 	Tolerate    ActKind = "Tolerate"
 	SelectLess  ActKind = "SelectLess"
 	AcceptModel ActKind = "AcceptModel"
@@ -173,6 +174,8 @@ func requestOther(s *fleet.Shape, a *Act) {
 	case s.GPUs == 0:
 	case a.Kind == RequestResource:
 		s.Resource = a.Key
+	case a.Key == "":
+		s.Models = fleet.ModelSet{}
 	case s.Models != (fleet.ModelSet{}):
 		s.Models = fleet.ParseModels(s.Models.String() + "|" + a.Key)
 	}

@@ -84,6 +84,9 @@ func (a *Act) clause() string {
 	case SelectLess:
 		return "it did not require " + a.Key
 	case AcceptModel:
+		if a.Key == "" {
+			return "it did not require a model of GPUs"
+		}
 		return "it accepted the model " + a.Key
 	case RepairGPU:
 		return fmt.Sprintf("GPU %d of %s was healthy", a.GPU, a.Node)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
@@ -136,6 +137,29 @@ func build(machine *profile.Machine, seed string, devices majors) (*hardware, er
 	linkSwitches(hw, machine.Switch)
 	linkMesh(hw, machine.Mesh)
 	return hw, nil
+}
+
+// join makes the GPUs of a machine those of a clique, CLUSTER-UUID.CLIQUE-ID; an empty text changes nothing.
+func join(machine *profile.Machine, text string) error {
+	if text == "" {
+		return nil
+	}
+	cluster, number, _ := strings.Cut(text, ".")
+	id, err := strconv.ParseUint(number, 10, 32)
+	if raw, bad := hex.DecodeString(strings.ReplaceAll(cluster, "-", "")); err != nil || bad != nil || len(raw) != 16 {
+		return fmt.Errorf("clique %q is not of the form CLUSTER-UUID.CLIQUE-ID, as 7f3c1ab2-5d6e-4c91-9a44-3b0e6f2d8c57.1", text)
+	}
+	models, err := profile.Models()
+	if err != nil {
+		return err
+	}
+	for _, place := range machine.GPUs {
+		if !models[place.Model].Fabric {
+			return fmt.Errorf("clique %s: the %s of %s joins no NVLink fabric", text, models[place.Model].Name, machine.Name)
+		}
+	}
+	machine.Clique = &profile.Clique{ClusterUUID: cluster, ID: uint32(id)}
+	return nil
 }
 
 func cpusOf(machine *profile.Machine, node int) string {

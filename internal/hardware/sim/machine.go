@@ -25,6 +25,8 @@ type Options struct {
 	MIGProfilesInMIGMode bool
 	// Driver is the version of the driver, one of Drivers; empty means the newest.
 	Driver string
+	// Clique is the NVLink fabric of several nodes that the GPUs have joined, CLUSTER-UUID.CLIQUE-ID; empty means the one of the profile.
+	Clique string
 	// Files are the driver's files that have code; none for a machine that only this process uses.
 	Files Files
 	// ProcDevices is the file that lists the device numbers in use on this host; empty means /proc/devices.
@@ -63,6 +65,9 @@ func Create(dir, profileName string) (*Machine, error) {
 func CreateWith(dir, profileName string, options Options) (*Machine, error) {
 	spec, err := profile.Load(profileName)
 	if err != nil {
+		return nil, fmt.Errorf("create simulated machine: %w", err)
+	}
+	if err := join(spec, options.Clique); err != nil {
 		return nil, fmt.Errorf("create simulated machine: %w", err)
 	}
 	dir, err = filepath.Abs(dir)

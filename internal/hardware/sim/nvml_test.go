@@ -152,6 +152,37 @@ func TestClique(t *testing.T) {
 	}
 }
 
+// TestJoinsClique: an option replaces the clique of the profile.
+func TestJoinsClique(t *testing.T) {
+	const cluster = "01020304-0506-4708-890a-0b0c0d0e0f10"
+	tests := map[string]struct{ profile, clique, fails string }{
+		"h100x8":       {"h100x8", cluster + ".7", ""},
+		"gb200x4":      {"gb200x4", cluster + ".7", ""},
+		"no fabric":    {"l40sx8", cluster + ".7", "joins no NVLink fabric"},
+		"no number":    {"h100x8", cluster, "CLUSTER-UUID.CLIQUE-ID"},
+		"short UUID":   {"h100x8", "0102.7", "CLUSTER-UUID.CLIQUE-ID"},
+		"large number": {"h100x8", cluster + ".4294967296", "CLUSTER-UUID.CLIQUE-ID"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m, err := CreateWith(temporary(t), test.profile, Options{Seed: "test", NoDeviceNodes: true, Clique: test.clique})
+			if test.fails != "" {
+				if err == nil || !strings.Contains(err.Error(), test.fails) {
+					t.Errorf("%v; want an error with %q", err, test.fails)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, ret := gpu(t, open(t, m), 3).GetGpuFabricInfo()
+			if ret != nvml.SUCCESS || fmt.Sprintf("%x", info.ClusterUuid) != strings.ReplaceAll(cluster, "-", "") || info.CliqueId != 7 {
+				t.Errorf("GetGpuFabricInfo = %x.%d, %v", info.ClusterUuid, info.CliqueId, ret)
+			}
+		})
+	}
+}
+
 func TestNoNVLink(t *testing.T) {
 	d := gpu(t, open(t, newMachine(t, "l40sx8")), 0)
 	if _, ret := d.GetNvLinkState(0); ret != nvml.ERROR_NOT_SUPPORTED {

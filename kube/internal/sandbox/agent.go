@@ -131,8 +131,11 @@ func (c *Cluster) startHollowAgents(ctx context.Context) error {
 // CreateHardware creates the node's simulated hardware. Its UUIDs are derived from the name of the node, so they are
 // the same in every sandbox.
 func (n Node) CreateHardware(ctx context.Context, profile string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "create", n.SimDir(), "--profile",
-		profile, "--seed", n.name)
+	args := []string{"sim", "create", n.SimDir(), "--profile", profile, "--seed", n.name}
+	if clique := n.state().Clique; clique != "" {
+		args = append(args, "--clique", clique)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make simulated hardware of %s: %s", n.name, cmp.Or(strings.TrimPrefix(strings.TrimSpace(string(out)), "error: "), err.Error()))
 	}

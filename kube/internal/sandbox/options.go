@@ -56,6 +56,9 @@ type Options struct {
 	Profile string
 	// NodeProfiles is the simulated hardware of single nodes by name (node-1, hollow-0), in place of Profile.
 	NodeProfiles map[string]string
+	// NodeCliques are the NVLink fabrics of several nodes that the simulated GPUs of single nodes have joined, CLUSTER-UUID.CLIQUE-ID by
+	// the name of the node.
+	NodeCliques map[string]string
 	// FeatureGates are switched on or off in every component of Kubernetes.
 	FeatureGates map[string]bool
 	// RuntimeConfig are the API versions that the API server serves or not, as its flag has them:
@@ -137,6 +140,12 @@ func (o *Options) completeNodes() error {
 	for name := range o.NodeProfiles {
 		if !slices.Contains(o.nodeNames(), name) {
 			return fmt.Errorf("--node-profile %s: the sandbox has no such node: its nodes are %s", name, strings.Join(o.nodeNames(), ", "))
+		}
+	}
+	for name := range o.NodeCliques {
+		if !slices.Contains(o.nodeNames(), name) || o.profileOf(name) == "" {
+			return fmt.Errorf("--node-clique %s: the sandbox has no such node with simulated hardware: its nodes are %s",
+				name, strings.Join(o.nodeNames(), ", "))
 		}
 	}
 	return nil

@@ -48,4 +48,11 @@ func TestProfilesOfNodes(t *testing.T) {
 	if err := o.complete(); err == nil || !strings.Contains(err.Error(), "node-0, node-1, hollow-0") {
 		t.Errorf("a profile of a node that does not exist: %v, want an error with the nodes", err)
 	}
+	delete(o.NodeProfiles, "node-2")
+	for name, ok := range map[string]bool{"node-1": true, "hollow-0": false, "node-2": false} {
+		o.NodeCliques = map[string]string{name: "7f3c1ab2-5d6e-4c91-9a44-3b0e6f2d8c57.1"}
+		if err := o.complete(); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "--node-clique "+name) {
+			t.Errorf("a clique of %s: %v", name, err)
+		}
+	}
 }

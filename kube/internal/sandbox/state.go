@@ -63,6 +63,7 @@ type NodeState struct {
 	HealthzPort int          `json:"healthzPort"`
 	StreamPort  int          `json:"streamPort,omitempty"`
 	Profile     string       `json:"profile,omitempty"`
+	Clique      string       `json:"clique,omitempty"`
 	Agent       AgentOptions `json:"agent,omitzero"`
 
 	// The outside paths of the node's own directories. What the node mounts below them is visible only below Root.

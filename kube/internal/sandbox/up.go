@@ -117,7 +117,7 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 		n := Node{c: c, name: s.Nodes[i].Name}
 		s.Nodes[i].KubeletDir, s.Nodes[i].EtcCDI, s.Nodes[i].RunCDI = n.KubeletDir(), n.EtcCDIDir(), n.CDIDir()
 		if profile := o.profileOf(n.name); profile != "" {
-			s.Nodes[i].Profile, s.Nodes[i].SimDir, s.Nodes[i].Agent = profile, n.SimDir(), o.Agent
+			s.Nodes[i].Profile, s.Nodes[i].Clique, s.Nodes[i].SimDir, s.Nodes[i].Agent = profile, o.NodeCliques[n.name], n.SimDir(), o.Agent
 		}
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {

@@ -51,6 +51,27 @@ func TestGangPlaces(t *testing.T) {
 	t.Run("Competes", func(t *testing.T) { l.testGangsCompete(t) })
 }
 
+// checkLinked checks that the checkpoint of the kubelet has so many GPUs of a pod, and that NVLinks connect any two of them.
+func (r *rig) checkLinked(t *testing.T, pod *corev1.Pod, want int) {
+	t.Helper()
+	shown := hardware(t, r.node.SimDir())
+	var at []int
+	for _, uuid := range r.assignment(t, pod).uuids {
+		at = append(at, slices.IndexFunc(shown.GPUs, func(g sim.GPUDescription) bool { return g.UUID == uuid }))
+	}
+	if len(at) != want {
+		t.Errorf("%s on %s has %d GPUs; want %d", pod.Name, pod.Spec.NodeName, len(at), want)
+		return
+	}
+	for a := range at {
+		for b := range a {
+			if link := shown.Topology[at[a]][at[b]]; !strings.HasPrefix(link, "NV") {
+				t.Errorf("%s on %s has GPUs %d and %d, which %s connects; want NVLinks", pod.Name, pod.Spec.NodeName, at[a], at[b], link)
+			}
+		}
+	}
+}
+
 // testGangInRack: 4 members with 4 GPUs each fill one rack; members of consecutive index are on one node, and have linked GPUs.
 func (l *placesLab) testGangInRack(t *testing.T) {
 	var rig *rig
@@ -59,25 +80,10 @@ func (l *placesLab) testGangInRack(t *testing.T) {
 	}
 	pods := rig.run(t, l.gang("in-rack", 4, 4, map[string]string{"berth.dev/topology-required": "rack"})...)
 	racks := map[string]bool{}
-	for i, pod := range pods {
+	for _, pod := range pods {
 		node := l.nodes[pod.Spec.NodeName]
 		racks[pod.Spec.NodeName[:len("hollow-")]+fmt.Sprint((pod.Spec.NodeName[len("hollow-")]-'0')/2)] = true
-		shown := hardware(t, node.node.SimDir())
-		var at []int
-		for _, uuid := range node.assignment(t, pod).uuids {
-			at = append(at, slices.IndexFunc(shown.GPUs, func(g sim.GPUDescription) bool { return g.UUID == uuid }))
-		}
-		if len(at) != 4 {
-			t.Errorf("member %d has %d GPUs; want 4", i, len(at))
-			continue
-		}
-		for a := range at {
-			for b := range a {
-				if link := shown.Topology[at[a]][at[b]]; !strings.HasPrefix(link, "NV") {
-					t.Errorf("member %d on %s has GPUs %d and %d, which %s connects; want NVLinks", i, pod.Spec.NodeName, at[a], at[b], link)
-				}
-			}
-		}
+		node.checkLinked(t, pod, 4)
 	}
 	if len(racks) != 1 || pods[0].Spec.NodeName != pods[1].Spec.NodeName || pods[2].Spec.NodeName != pods[3].Spec.NodeName || pods[0].Spec.NodeName == pods[2].Spec.NodeName {
 		var nodes []string

@@ -46,7 +46,8 @@ func kubectl() {
 	k := &standIn{Cluster: c}
 	root := &cobra.Command{Use: "kubectl", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&k.namespace, "namespace", "n", metav1.NamespaceDefault, "")
-	root.AddCommand(k.get(), k.apply(), k.delete(), k.create(), k.label())
+	root.AddCommand(k.get(), k.apply(), k.delete(), k.create(), k.uncordon(), k.patch())
+	root.AddCommand(k.change("label", "labels"), k.change("annotate", "annotations"))
 	if err := root.Execute(); err != nil {
 		os.Exit(1)
 	}
@@ -148,8 +149,8 @@ func (k *standIn) apply() *cobra.Command {
 func (k *standIn) delete() *cobra.Command {
 	var file string
 	var ignore bool
-	cmd := &cobra.Command{Use: "delete", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		objects, err := objectsOf(file)
+	cmd := &cobra.Command{Use: "delete", RunE: func(cmd *cobra.Command, args []string) error {
+		objects, err := k.named(file, args)
 		if err != nil {
 			return err
 		}
@@ -170,6 +171,21 @@ func (k *standIn) delete() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "")
 	cmd.Flags().BoolVar(&ignore, "ignore-not-found", false, "")
 	return cmd
+}
+
+// named returns the objects of a file, or pods by their names.
+func (k *standIn) named(file string, args []string) (objects []*unstructured.Unstructured, err error) {
+	switch {
+	case file != "" && len(args) == 0:
+		return objectsOf(file)
+	case file != "" || len(args) < 2 || args[0] != "pod":
+		return nil, fmt.Errorf("delete %v: only a file, or pods by their names", args)
+	}
+	for _, name := range args[1:] {
+		objects = append(objects, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod",
+			"metadata": map[string]any{"namespace": k.namespace, "name": name}}})
+	}
+	return objects, nil
 }
 
 // remove deletes an object, and what belongs to it, as kubectl does.
@@ -201,17 +217,90 @@ func (k *standIn) create() *cobra.Command {
 	}}
 }
 
-func (k *standIn) label() *cobra.Command {
-	return &cobra.Command{Use: "label namespace NAME KEY=VALUE", Args: cobra.ExactArgs(3), RunE: func(cmd *cobra.Command, args []string) error {
-		key, value, ok := strings.Cut(args[2], "=")
-		if args[0] != "namespace" || !ok {
-			return fmt.Errorf("label %v: only one label of a namespace", args)
+// change is label or annotate: it sets or removes some values of namespaces or pods, one object after another as kubectl does.
+func (k *standIn) change(verb, field string) *cobra.Command {
+	var selector string
+	use := verb + " RESOURCE [NAME...] KEY=VALUE...|KEY-..."
+	cmd := &cobra.Command{Use: use, Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+		values, names := map[string]any{}, []string{}
+		for _, arg := range args[1:] {
+			key, value, set := strings.Cut(arg, "=")
+			removed, remove := strings.CutSuffix(arg, "-")
+			switch {
+			case set:
+				values[key] = value
+			case remove:
+				values[removed] = nil
+			default:
+				names = append(names, arg)
+			}
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{key: value}}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{field: values}})
 		if err != nil {
 			return err
 		}
-		_, err = k.Client().CoreV1().Namespaces().Patch(cmd.Context(), args[1], types.MergePatchType, patch, metav1.PatchOptions{})
+		if selector != "" {
+			list, err := k.Client().CoreV1().Pods(k.namespace).List(cmd.Context(), metav1.ListOptions{LabelSelector: selector})
+			if err != nil {
+				return err
+			}
+			for i := range list.Items {
+				names = append(names, list.Items[i].Name)
+			}
+		}
+		core, ctx := k.Client().CoreV1(), cmd.Context()
+		for _, name := range names {
+			switch args[0] {
+			case "namespace":
+				_, err = core.Namespaces().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+			case "pods":
+				_, err = core.Pods(k.namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+			default:
+				err = errors.New("only namespaces and pods")
+			}
+			if err != nil {
+				return fmt.Errorf("%s %s %s: %w", verb, args[0], name, err)
+			}
+		}
+		return nil
+	}}
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "")
+	cmd.Flags().Bool("overwrite", false, "")
+	return cmd
+}
+
+// patch merges a patch into an object of a namespace.
+func (k *standIn) patch() *cobra.Command {
+	var kind, patch string
+	cmd := &cobra.Command{Use: "patch RESOURCE.GROUP NAME", Args: cobra.ExactArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+		mapper, err := k.mapper()
+		if err != nil {
+			return err
+		}
+		resource, err := mapper.ResourceFor(schema.ParseGroupResource(args[0]).WithVersion(""))
+		if err != nil {
+			return err
+		}
+		if kind != "merge" {
+			return fmt.Errorf("--type=%s: only merge", kind)
+		}
+		client, err := dynamic.NewForConfig(k.RESTConfig())
+		if err != nil {
+			return err
+		}
+		objects := client.Resource(resource).Namespace(k.namespace)
+		_, err = objects.Patch(cmd.Context(), args[1], types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}}
+	cmd.Flags().StringVar(&kind, "type", "strategic", "")
+	cmd.Flags().StringVarP(&patch, "patch", "p", "", "")
+	return cmd
+}
+
+func (k *standIn) uncordon() *cobra.Command {
+	return &cobra.Command{Use: "uncordon NODE", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		patch := []byte(`{"spec":{"unschedulable":null}}`)
+		_, err := k.Client().CoreV1().Nodes().Patch(cmd.Context(), args[0], types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}}
 }

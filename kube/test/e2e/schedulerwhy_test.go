@@ -210,7 +210,9 @@ func changePod(t *testing.T, spec *corev1.PodSpec, act v1alpha1.WhyAct) {
 			spec.Affinity = nil
 		}
 	case "AcceptModel":
-		spec.NodeSelector[productLabel] = act.Key
+		if spec.NodeSelector[productLabel] = act.Key; act.Key == "" {
+			delete(spec.NodeSelector, productLabel)
+		}
 	case "RequestCPU":
 		requests.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(act.Count, resource.DecimalSI)
 	case "RequestMemory":

@@ -80,7 +80,9 @@ func upCommand(dir *string) *cobra.Command {
   berth-sandbox up --api-nodes 20 --api-node-profile 'api-node-000*=h100x8' --api-node-profile 'api-node-001*=v100x8-hybrid-mesh'
                                             10 of one machine and 10 of another
   berth-sandbox up --scheduler berth-scheduler --scheduler-config scheduler.yaml
-                                            another scheduler in place of the cluster's own`,
+                                            another scheduler in place of the cluster's own
+  berth-sandbox up --feature-gates GenericWorkload=true,TopologyAwareWorkloadScheduling=true --runtime-config scheduling.k8s.io/v1beta1=true
+                                            PodGroups of Kubernetes; berth-scheduler has the value scheduler.featureGates of the chart`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Progress = *dir, cmd.OutOrStdout()
@@ -109,6 +111,8 @@ func upCommand(dir *string) *cobra.Command {
 	f.StringVar(&o.SchedulerConfig, "scheduler-config", "", "file with a KubeSchedulerConfiguration for the scheduler; the sandbox adds the kubeconfig")
 	f.StringVar(&o.Profile, "profile", "", "simulated hardware of every node, for example a100x8-80g (see berth sim)")
 	f.StringToStringVar(&o.NodeProfiles, "node-profile", nil, "simulated hardware of one node in place of --profile, as node-1=h100x8 (repeatable)")
+	f.StringToStringVar(&o.NodeCliques, "node-clique", nil,
+		"NVLink fabric of several nodes that the simulated GPUs of one node have joined, as node-1=CLUSTER-UUID.CLIQUE-ID (repeatable)")
 	f.StringToStringVar(&o.RuntimeConfig, "runtime-config", nil, "API versions that kube-apiserver serves, as scheduling.k8s.io/v1beta1=true (repeatable)")
 	f.StringVar(&gates, "feature-gates", "", "feature gates of every component of Kubernetes, as A=true,B=false")
 	f.BoolVar(&o.NoAgent, "no-agent", false, "make the simulated hardware but install nothing of Berth")
