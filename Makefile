@@ -52,7 +52,7 @@ bench-scheduler-large: ## berth-scheduler with 5,000 nodes and 50,000 pods (some
 build: ## berth, berth-agent, berth-operator, berth-cdi-hook and the driver of simulated machines into bin/
 	@hack/build.sh
 
-sandbox-build: ## build, and the sandbox with its Kubernetes, containerd and kwok
+sandbox-build: ## build, and the sandbox with its Kubernetes, containerd, kwok, and the controllers of JobSet and LeaderWorkerSet
 	@hack/build.sh sandbox
 
 images: ## the image of each program, berth-scheduler too, into bin/images: OCI layout, tarball (docker load, ctr image import), bill of materials

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok; with "scheduler" only berth-scheduler, as it is shipped;
-# with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok and the controllers of JobSet and LeaderWorkerSet;
+# with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
 # the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
 # the programs that are built.
 source "$(dirname "$0")/lib.sh"
@@ -211,8 +211,12 @@ trimpath=
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
-# For up --api-nodes only: 2 minutes of CPU time the first time.
-[ "${KWOK:-}" = no ] || build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
+# For up --api-nodes only: 2 minutes of CPU time the first time. The controllers are for end-to-end tests: 2.5 minutes of CPU time.
+if [ "${KWOK:-}" != no ]; then
+	build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
+	build kube/controllers jobset-controller sigs.k8s.io/jobset -ldflags='-s -w'
+	build kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
+fi
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.

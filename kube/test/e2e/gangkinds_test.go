@@ -48,15 +48,7 @@ func (l *gangLab) testJob(t *testing.T, suspended bool) {
 	if suspended {
 		name = "kind-suspended"
 	}
-	template := l.template("")
-	template.Labels = map[string]string{"berth.dev/pod-group": name, "berth.dev/min-member": "4"}
-	template.Annotations = map[string]string{"berth.dev/topology-segment": "rack", "berth.dev/topology-segment-size": "2"}
-	template.Spec.RestartPolicy = corev1.RestartPolicyNever
-	four := int32(4)
-	mode := batchv1.IndexedCompletion
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
-		Parallelism: &four, Completions: &four, CompletionMode: &mode, Suspend: &suspended,
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec}}}
+	job := l.gangJob(name, suspended)
 	jobs := l.Client().BatchV1().Jobs(metav1.NamespaceDefault)
 	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -88,6 +80,19 @@ func (l *gangLab) testJob(t *testing.T, suspended bool) {
 			t.Errorf("indexes %s and %s are on %s and %s; want one rack", pair[0], pair[1], nodes[pair[0]], nodes[pair[1]])
 		}
 	}
+}
+
+// gangJob returns an indexed Job of four pods with 8 GPUs, a gang of the same name of which two members each are in one rack.
+func (l *gangLab) gangJob(name string, suspended bool) *batchv1.Job {
+	template := l.template("")
+	template.Labels = map[string]string{"berth.dev/pod-group": name, "berth.dev/min-member": "4"}
+	template.Annotations = map[string]string{"berth.dev/topology-segment": "rack", "berth.dev/topology-segment-size": "2"}
+	template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	four := int32(4)
+	mode := batchv1.IndexedCompletion
+	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
+		Parallelism: &four, Completions: &four, CompletionMode: &mode, Suspend: &suspended,
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec}}}
 }
 
 // rackOf returns the rack of an API node.

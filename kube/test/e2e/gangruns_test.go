@@ -46,27 +46,12 @@ type randomGang struct {
 // are deleted, nodes are cordoned, and the leader is killed, deleted, or loses its Lease. After each step no gang is bound in part for
 // long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 5,000 steps in place of 200.
 func TestGangRuns(t *testing.T) {
-	values := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(values, []byte("scheduler: {enabled: true, replicas: 2, gangs: {reserveAfterSeconds: 3}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := ownCluster(t, sandbox.Options{Nodes: 1, APINodes: gangNodes, Profile: profileName(), Helm: true, HelmValues: []string{values}})
-	if err := c.WriteAPIGPUNodes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for i, name := range c.APINodeNames() {
-		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"rack-%d"}}}`, rackLabel, i/2)
-		if _, err := c.Client().CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s := gangCluster(t, 2)
 	steps, seed := 200, rand.Uint64()
 	if os.Getenv(envSoak) != "" {
 		steps = 5000
 	}
 	t.Logf("seed %d, %d steps", seed, steps)
-	s := &schedulerTest{rig: newRig(c)}
-	s.scale(t, 2)
 	l := &gangLab{schedulerLoad: &schedulerLoad{schedulerTest: s, random: rand.New(rand.NewPCG(seed, 3))}, gangs: map[string]*randomGang{}}
 	t.Run("Kinds", func(t *testing.T) { l.testKinds(t) })
 	t.Run("Preempts", func(t *testing.T) { l.testGangPreempts(t) })
@@ -96,6 +81,28 @@ func TestGangRuns(t *testing.T) {
 	l.settle(t)
 	l.finish(t)
 	t.Run("Rights", func(t *testing.T) { s.testRights(t) })
+}
+
+// gangCluster is a cluster with schedulers as they ship, with the API nodes of gangs, and with objects from files.
+func gangCluster(t *testing.T, schedulers int, manifests ...string) *schedulerTest {
+	t.Helper()
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, fmt.Appendf(nil, "scheduler: {enabled: true, replicas: %d, gangs: {reserveAfterSeconds: 3}}\n", schedulers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := ownCluster(t, sandbox.Options{Nodes: 1, APINodes: gangNodes, Profile: profileName(), Helm: true, HelmValues: []string{values}, Manifests: manifests})
+	if err := c.WriteAPIGPUNodes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range c.APINodeNames() {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"rack-%d"}}}`, rackLabel, i/2)
+		if _, err := c.Client().CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &schedulerTest{rig: newRig(c)}
+	s.scale(t, schedulers)
+	return s
 }
 
 // create creates a gang, all members but sometimes the last one at once.
