@@ -24,10 +24,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// annotationsWake is whether a change of the annotations of its members brings a gang that waits back to the queue at once. Without that
-// the scheduler looks at them after 5 minutes, or when a label changes (docs/scheduling.md#gangs).
-const annotationsWake = false
-
 // gangSituation is a gang that waits.
 type gangSituation struct {
 	// prepare makes what it waits for.
@@ -268,9 +264,6 @@ func (l *whyLab) apply(t *testing.T, s *gangSituation, c *v1alpha1.WhyChange) {
 	}
 	if len(again) > 0 {
 		l.makeAgain(t, s, again)
-	}
-	if !annotationsWake && len(c.Acts) == 1 && c.Acts[0].Kind == "OtherLevel" {
-		l.command(t, "kubectl label pods -n default "+l.members(t)[0].Name+" example.com/again=1")
 	}
 	if found := membersFit.FindStringSubmatch(c.Message); found != nil {
 		if want, err = strconv.Atoi(found[1]); err != nil {

@@ -220,6 +220,9 @@ func (r *registry) change(g *gang, old, pod *v1.Pod) {
 		g.refused = nil
 		delete(g.absent, pod.UID)
 	}
+	if old != nil && !same {
+		g.wakeAt(r.clock.Now()) // What it says of the gang may be another thing now.
+	}
 	if same && r.swap(g, old, pod) {
 		return
 	}

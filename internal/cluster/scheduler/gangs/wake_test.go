@@ -61,6 +61,22 @@ func TestWoken(t *testing.T) {
 			defer w.mu.Unlock()
 			return names(w.leader(w.train()))
 		}, "1"},
+		"the annotations of a member change": {func(_ *testing.T, w *world) string {
+			changed := pod(1, 3, "")
+			changed.Annotations = map[string]string{"berth.dev/topology-required": "rack"}
+			w.set(changed)
+			w.clock.Step(time.Second)
+			tried, _ := w.look()
+			return tried
+		}, "0"},
+		"the status of a member changes": {func(_ *testing.T, w *world) string {
+			changed := pod(1, 3, "")
+			changed.Status.Message = "waits"
+			w.set(changed)
+			w.clock.Step(time.Second)
+			tried, _ := w.look()
+			return tried
+		}, ""},
 		"the first is refused by another plugin before it is planned": {func(_ *testing.T, w *world) string {
 			w.set(pod(3, 3, ""))
 			w.miss(pod(0, 3, ""))

@@ -153,6 +153,14 @@ func TestRefusal(t *testing.T) {
 			rack: 1, gang: func(g *Gang) { g.Required, g.Members[0].Node, g.Members[1].Node = 1, 0, 1 },
 			want: `members that have a node are in several domains of the level rack, which all have to share (wider: "")`,
 		},
+		"other rules exclude nodes": {
+			rack: 4, gang: func(g *Gang) { g.Classes[0].Capacity = []int32{0, 0, 1, 2} },
+			want: `5 members have to fit together, and at most 2 do; for the next one the nearest node is node-01: 0 of its nvidia.com/gpu are free, the pod requests 8 (wider: "")`,
+		},
+		"other rules exclude all nodes": {
+			rack: 4, gang: func(g *Gang) { g.Classes[0].Capacity = make([]int32, 4) },
+			want: `5 members have to fit together, and at most 0 do (wider: "")`,
+		},
 		"larger than a node": {
 			rack: 2, gang: func(g *Gang) { g.Classes[0].Requests[0].GPUs = 16 },
 			want: `5 members have to fit together, and at most 0 do; for the next one the nearest node is node-00: it has 8 nvidia.com/gpu, the pod requests 16 (wider: "")`,

@@ -25,7 +25,7 @@ type Refusal struct {
 	// Rough is true where the gang was planned class by class: there may be a plan, and how many members fit is not known.
 	Rough bool
 	// Request is what the first member that does not fit requests, Node the node of the domain that lacks least for it beside the members
-	// that do fit, and Lack what.
+	// that do fit, of those that other rules allow if there are any, and Lack what.
 	Request fleet.Shape
 	Node    string
 	Lack    fleet.Reason
@@ -115,9 +115,14 @@ func (r *run) lack(f *Refusal, d domain, most int) {
 			}
 		}
 	}
-	for _, request := range r.gang.Classes[r.gang.Members[most].Class].Requests {
+	class := &r.gang.Classes[r.gang.Members[most].Class]
+	allowed := slices.ContainsFunc(d.nodes, func(i int) bool { return class.Capacity == nil || class.Capacity[i] > 0 })
+	for _, request := range class.Requests {
 		f.Request = request
 		for _, i := range d.nodes {
+			if allowed && class.Capacity != nil && class.Capacity[i] == 0 {
+				continue // Other rules keep the member from this node.
+			}
 			n := r.fleet.Node(i)
 			if lack := fleet.Fit(n, request); lack.Lack != fleet.None && (f.Node == "" || nearer(lack, f.Lack) || lack == f.Lack && n.Name < f.Node) {
 				f.Node, f.Lack = n.Name, lack
