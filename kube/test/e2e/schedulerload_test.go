@@ -193,22 +193,30 @@ const otherClient = "another-client"
 func (l *schedulerLoad) end(t *testing.T, kind int) (what, holder string) {
 	t.Helper()
 	var leader *corev1.Pod
+	pid := 0
 	waitUntil(t, takeOver, "a scheduler that runs has the Lease", func(ctx context.Context) (err error) {
 		holder = l.holder(t)
 		name, _, _ := strings.Cut(holder, "_")
 		leader, err = l.Client().CoreV1().Pods(agentNamespace).Get(ctx, name, metav1.GetOptions{})
-		if err == nil && (len(leader.Status.ContainerStatuses) != 1 || leader.Status.ContainerStatuses[0].State.Running == nil) {
-			err = fmt.Errorf("%s does not run", name)
+		if err != nil {
+			return err
+		}
+		if len(leader.Status.ContainerStatuses) != 1 || leader.Status.ContainerStatuses[0].State.Running == nil {
+			return fmt.Errorf("%s does not run", name)
+		}
+		// The status says for a while that a process runs that was killed just now.
+		processes, err := processesOf(leader.Status.ContainerStatuses[0].ContainerID)
+		if err == nil && len(processes) != 1 {
+			return fmt.Errorf("the processes of %s are %v", name, processes)
+		}
+		if err == nil {
+			pid = processes[0].PID
 		}
 		return err
 	})
 	switch kind {
 	case 0:
-		processes, err := processesOf(leader.Status.ContainerStatuses[0].ContainerID)
-		if err != nil || len(processes) != 1 {
-			t.Fatalf("the processes of %s are %v: %v", leader.Name, processes, err)
-		}
-		if err := syscall.Kill(processes[0].PID, syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		return "leader killed", holder
