@@ -55,14 +55,9 @@ func parseArgs(object runtime.Object) (settings, error) {
 		return settings{}, fmt.Errorf("arguments of the plugin %s: they are a %T, want an object such as {topologyLevels: [...], reserveAfterSeconds: 60}", Name, object)
 	}
 	var s settings
-	if after := args.ReserveAfterSeconds; after != nil {
-		if *after < -1 || *after > mostReserveAfter {
-			return settings{}, fmt.Errorf("arguments of the plugin %s: reserveAfterSeconds %d; want 0 to %d, or -1 for no reservations", Name, *after, mostReserveAfter)
-		}
-		s.reserveAfter = max(time.Nanosecond, time.Duration(*after)*time.Second)
-		if *after < 0 {
-			s.reserveAfter = -1
-		}
+	var err error
+	if s.reserveAfter, err = args.reserveAfter(); err != nil {
+		return settings{}, err
 	}
 	if len(args.TopologyLevels) == 0 {
 		s.levels = gangview.DefaultLevels()
@@ -80,4 +75,18 @@ func parseArgs(object runtime.Object) (settings, error) {
 		s.levels = append(s.levels, gangview.Level(l))
 	}
 	return s, nil
+}
+
+// reserveAfter returns the time until a gang gets a reservation: 0 for the default, and negative for never.
+func (a *Args) reserveAfter() (time.Duration, error) {
+	switch after := a.ReserveAfterSeconds; {
+	case after == nil:
+		return 0, nil
+	case *after == -1:
+		return -1, nil
+	case *after < 0 || *after > mostReserveAfter:
+		return 0, fmt.Errorf("arguments of the plugin %s: reserveAfterSeconds %d; want 0 to %d, or -1 for no reservations", Name, *after, mostReserveAfter)
+	default:
+		return max(time.Nanosecond, time.Duration(*after)*time.Second), nil
+	}
 }

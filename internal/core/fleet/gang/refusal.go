@@ -115,14 +115,18 @@ func (r *run) lack(f *Refusal, d domain, most int) {
 			}
 		}
 	}
-	class := &r.gang.Classes[r.gang.Members[most].Class]
-	allowed := slices.ContainsFunc(d.nodes, func(i int) bool { return class.Capacity == nil || class.Capacity[i] > 0 })
+	r.nearest(f, d, &r.gang.Classes[r.gang.Members[most].Class])
+}
+
+// nearest says which node of a domain lacks least for a member of a class, and what.
+func (r *run) nearest(f *Refusal, d domain, class *Class) {
+	nodes := slices.DeleteFunc(slices.Clone(d.nodes), func(i int) bool { return class.Capacity != nil && class.Capacity[i] == 0 })
+	if len(nodes) == 0 {
+		nodes = d.nodes // Other rules keep the member from all of them.
+	}
 	for _, request := range class.Requests {
 		f.Request = request
-		for _, i := range d.nodes {
-			if allowed && class.Capacity != nil && class.Capacity[i] == 0 {
-				continue // Other rules keep the member from this node.
-			}
+		for _, i := range nodes {
 			n := r.fleet.Node(i)
 			if lack := fleet.Fit(n, request); lack.Lack != fleet.None && (f.Node == "" || nearer(lack, f.Lack) || lack == f.Lack && n.Name < f.Node) {
 				f.Node, f.Lack = n.Name, lack
