@@ -66,11 +66,14 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
 }
 
+// bindTime is how long after its node is chosen a pod starts at the latest, as far as its end matters.
+const bindTime = 2 * time.Second
+
 // seeker returns a pod as one that looks for a node.
 func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
 	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
 	if pod.Spec.ActiveDeadlineSeconds != nil {
-		who.ends, _ = endOf(pod, r.clock.Now())
+		who.ends, _ = endOf(pod, r.clock.Now().Add(bindTime))
 	}
 	return who
 }

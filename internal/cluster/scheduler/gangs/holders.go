@@ -28,13 +28,16 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 	for _, node := range nodes {
 		for _, info := range node.GetPods() {
 			pod := info.GetPod()
-			name, of := r.unit(pod)
-			switch {
-			case pod.DeletionTimestamp != nil:
+			if pod.DeletionTimestamp != nil {
 				u := newUnit("pod/"+string(pod.UID), []*v1.Pod{pod}, 0)
 				u.rank = math.MinInt32
 				over = append(over, u)
-			case corev1helpers.PodPriority(pod) < priority && (of == nil || of.key != key):
+				continue
+			}
+			if corev1helpers.PodPriority(pod) >= priority {
+				continue
+			}
+			if name, of := r.unit(pod); of == nil || of.key != key {
 				units[name] = append(units[name], pod)
 				gangs[name] = of
 			}

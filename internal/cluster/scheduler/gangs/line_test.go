@@ -135,6 +135,34 @@ func TestReservationInLine(t *testing.T) {
 			}
 			step(2 * time.Second)
 		}, ""},
+		"the start is not known, for an hour, and none for an hour": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), running("x", 8))
+			step(time.Minute)
+			w.refuse(t, one("a", 0), running("x", 8))
+			step(time.Hour)
+			if w.reserved() == "" {
+				t.Error("the reservation has ended too early")
+			}
+			step(time.Second)
+			if w.reserved() != "" {
+				t.Error("the reservation goes on")
+			}
+			step(time.Hour - time.Second)
+			w.refuse(t, one("a", 0), running("x", 8))
+		}, ""},
+		"the start is not known, and once more after two hours": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, wait := range []time.Duration{time.Minute, time.Hour + time.Second, time.Hour, 0} {
+				w.refuse(t, one("a", 0), running("x", 8))
+				step(wait)
+			}
+		}, "a on n0"},
+		"a start that is too far ahead is not known": {func(t *testing.T, w *world, step func(time.Duration)) {
+			far := running("x", 8, deadline(8*24*60*60))
+			w.refuse(t, one("a", 0), far)
+			step(time.Minute)
+			w.refuse(t, one("a", 0), far)
+			step(time.Hour + time.Second)
+		}, ""},
 		"the gang is planned": {func(t *testing.T, w *world, step func(time.Duration)) {
 			w.refuse(t, one("a", 0), soon)
 			step(time.Minute)
@@ -185,6 +213,22 @@ func TestReservationInLine(t *testing.T) {
 	}
 }
 
+// TestPreemptsWithReservation: a gang with a reservation ends pods instead when it can, also those for which the reservation waits.
+func TestPreemptsWithReservation(t *testing.T) {
+	w := newWorld()
+	p, victim := one("a", 5), running("held", 8)
+	w.set(p)
+	w.refuse(t, p, victim)
+	w.clock.Step(time.Minute)
+	if w.refuse(t, p, victim); w.reserved() != "a on n0" || w.heldOn() != "" {
+		t.Fatalf("reserved is %q, and %q is held for plans of others", w.reserved(), w.heldOn())
+	}
+	w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{victim}), false, 0)
+	if list := w.toEvict(); len(list) != 1 || w.reserved() != "a on n0" || w.reserving != nil {
+		t.Errorf("%d pods are to end, and reserved is %q", len(list), w.reserved())
+	}
+}
+
 // TestReservationText checks what the condition of a member says.
 func TestReservationText(t *testing.T) {
 	tests := map[string]struct {
@@ -193,7 +237,7 @@ func TestReservationText(t *testing.T) {
 		want     string
 	}{
 		"a start":  {pods: []*v1.Pod{running("a", 1, deadline(90)), running("b", 1, deadline(60))}, want: "and it starts at the latest at 2026-11-24T12:01:30Z"},
-		"no start": {pods: []*v1.Pod{running("b", 1), running("a", 1, deadline(60)), running("c", 1)}, want: "have no activeDeadlineSeconds: ml/b and 1 other pod"},
+		"no start": {pods: []*v1.Pod{running("b", 1), running("a", 1, deadline(60)), running("c", 1)}, want: "have no activeDeadlineSeconds, or of more than a week: ml/b and 1 other pod"},
 		"pods that end for it": {pods: []*v1.Pod{running("c", 1), running("b", 1), running("a", 1)}, preempts: true,
 			want: "when the pods have ended that end for it: ml/a and 2 other pods"},
 	}

@@ -101,7 +101,7 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 	now := r.clock.Now()
 	who := seeker{key: g.key, priority: g.priority()}
 	for i, pod := range r.build(g).Members {
-		end, _ := endOf(pod, now)
+		end, _ := endOf(pod, now.Add(bindTime))
 		if pod.Spec.ActiveDeadlineSeconds == nil || end.IsZero() {
 			who.ends = time.Time{}
 			break

@@ -108,7 +108,7 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 	if g == nil || g.changes != q.changes || g.refused == nil {
 		return ""
 	}
-	if found == nil {
+	if found == nil || len(found.Pods) == 0 {
 		if tried {
 			g.hopeless = now.Add(r.limits.Hopeless)
 		}
@@ -118,33 +118,47 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 	for _, ended := range found.Pods {
 		res.awaited[ended.UID] = ended.Spec.NodeName
 	}
-	if found.preempts {
-		r.evict(g, res, found.Pods, now)
-	} else if res.start = lastEnd(found.Pods, now); !res.start.IsZero() {
-		res.until = res.start.Add(r.limits.Overdue)
+	if !found.preempts {
+		res.start = lastEnd(found.Pods, now)
+		res.until = now.Add(r.limits.Unknown)
+		if !res.start.IsZero() {
+			res.until = res.start.Add(r.limits.Overdue)
+		}
 	}
 	if old := g.reservation; old != nil && !res.preempts && !old.broken && !earlier(res.start, old.start) {
 		old.made = now
 		return g.reason(g.refused.text)
 	}
 	r.grant(g, res, &found.Plan)
-	res.text = res.starts(found.Pods)
+	if found.preempts {
+		r.evict(g, found.Pods, now)
+	}
+	res.text = res.starts(found.Pods, now)
 	return g.reason(g.refused.text)
 }
 
 // earlier tells whether a start is before another one, where zero is a start that is not known.
 func earlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
 
+// farthest is how far ahead a start can be: one that is farther is as good as none, and would keep places for too long.
+const farthest = 7 * 24 * time.Hour
+
 // lastEnd returns when the last pod ends at the latest, zero if that is not known.
 func lastEnd(pods []*v1.Pod, now time.Time) (latest time.Time) {
 	for _, pod := range pods {
-		end, _ := endOf(pod, now)
-		if end.IsZero() {
-			return end
+		end, known := knownEnd(pod, now)
+		if !known {
+			return time.Time{}
 		}
 		latest = later(latest, end)
 	}
 	return latest
+}
+
+// knownEnd returns when a pod ends at the latest; false where that is not known, or too far ahead.
+func knownEnd(pod *v1.Pod, now time.Time) (time.Time, bool) {
+	end, _ := endOf(pod, now)
+	return end, !end.IsZero() && !end.After(now.Add(farthest))
 }
 
 // eviction is a pod that is to be ended for a gang.
@@ -155,8 +169,8 @@ type eviction struct {
 	member *v1.Pod
 }
 
-// evict has the keeper end pods for a gang. The caller holds the lock.
-func (r *registry) evict(g *gang, res *reservation, pods []*v1.Pod, now time.Time) {
+// evict has the keeper end the pods for which the reservation of a gang waits. The caller holds the lock.
+func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 	var longest time.Duration
 	leader := r.build(g).Members[0]
 	evicted := false
@@ -167,7 +181,7 @@ func (r *registry) evict(g *gang, res *reservation, pods []*v1.Pod, now time.Tim
 			evicted = true
 		}
 	}
-	res.until = now.Add(longest + r.limits.Overdue)
+	g.reservation.until = now.Add(longest + r.limits.Overdue)
 	if evicted {
 		g.preempt = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
 		g.preemptions++

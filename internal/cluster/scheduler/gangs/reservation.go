@@ -24,7 +24,7 @@ type reservation struct {
 	start time.Time
 	// preempts is true where the pods are ended for the gang.
 	preempts bool
-	// until is when the reservation ends by itself; zero is never.
+	// until is when the reservation ends by itself.
 	until time.Time
 	// made is when it was made, or found to be the best one last, and broken is true when a node of it cannot be used any more.
 	made   time.Time
@@ -126,8 +126,11 @@ func (r *registry) review(g *gang, now time.Time) {
 	if !g.ready {
 		g.short = time.Time{}
 	}
-	if res := g.reservation; res != nil && (!g.ready || g.short.IsZero() || !res.until.IsZero() && now.After(res.until)) {
+	if res := g.reservation; res != nil && (!g.ready || g.short.IsZero() || now.After(res.until)) {
 		r.revoke(g)
+		if !res.preempts && res.start.IsZero() {
+			g.hopeless = now.Add(r.limits.Unknown) // Others have their turn, and pods without a deadline.
+		}
 		if g.ready {
 			g.wakeAt(now)
 		}
@@ -202,14 +205,17 @@ func (g *gang) reason(text string) string {
 }
 
 // starts says when a gang with a reservation starts, for the pods that have to end.
-func (res *reservation) starts(pods []*v1.Pod) string {
+func (res *reservation) starts(pods []*v1.Pod, now time.Time) string {
 	places := "places on " + count(res.nodes, "node") + " are reserved for it, and it starts "
 	if !res.preempts && !res.start.IsZero() {
 		return places + "at the latest at " + res.start.UTC().Format(time.RFC3339)
 	}
 	named := slices.Clone(pods)
 	if !res.preempts {
-		named = slices.DeleteFunc(named, func(pod *v1.Pod) bool { return pod.DeletionTimestamp != nil || pod.Spec.ActiveDeadlineSeconds != nil })
+		named = slices.DeleteFunc(named, func(pod *v1.Pod) bool {
+			_, known := knownEnd(pod, now)
+			return known
+		})
 	}
 	first := slices.MinFunc(named, func(a, b *v1.Pod) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -221,7 +227,7 @@ func (res *reservation) starts(pods []*v1.Pod) string {
 	if res.preempts {
 		return places + fmt.Sprintf("when the pods have ended that end for it: %s", such)
 	}
-	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds: %s", such)
+	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds, or of more than a week: %s", such)
 }
 
 func count(n int, what string) string {

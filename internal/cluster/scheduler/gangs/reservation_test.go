@@ -66,6 +66,17 @@ func TestEndOf(t *testing.T) {
 	}
 }
 
+// TestSeeker checks when a pod that looks for a node ends at the latest: it starts up to 2 s later.
+func TestSeeker(t *testing.T) {
+	w := newWorld()
+	if who := w.seeker(running("a", 1, deadline(60), func(p *v1.Pod) { p.Status.StartTime = nil }), gangview.Key{}); who.ends != start.Add(62*time.Second) {
+		t.Errorf("it ends at %v", who.ends)
+	}
+	if who := w.seeker(running("a", 1), gangview.Key{}); !who.ends.IsZero() {
+		t.Errorf("a pod without a deadline ends at %v", who.ends)
+	}
+}
+
 // TestReserved checks which pods a reservation keeps from a node with 8 GPUs: those that do not end before its start, and of which too
 // little is left beside the reserved places once the pods before them have ended.
 func TestReserved(t *testing.T) {
