@@ -36,7 +36,8 @@ type Limits struct {
 	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up to
 	// 16 times that. The default is 30 s.
 	Preempt time.Duration
-	// Unknown is how long a reservation is kept whose start is not known, and how long the gang gets no other one then. The default is 1 hour.
+	// Unknown is how long a reservation is kept whose start is not known, and how long the gang gets no other one then. The default is
+	// 1 hour.
 	Unknown time.Duration
 	// Overdue is how long a reservation is kept after all pods should have ended that it waits for. The default is 30 s.
 	Overdue time.Duration
