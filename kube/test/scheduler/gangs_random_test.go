@@ -115,6 +115,17 @@ func newGangWorld(t *testing.T, seed uint64) *gangWorld {
 		object, err := patched(w.client.Tracker(), patch)
 		return true, object, err
 	})
+	// A pod that was bound since it was read keeps its node; the API server would refuse to write it.
+	w.client.PrependReactor("update", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		pod := action.(clienttesting.UpdateAction).GetObject().(*corev1.Pod)
+		pods := corev1.SchemeGroupVersion.WithResource("pods")
+		now, err := w.client.Tracker().Get(pods, pod.Namespace, pod.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		pod.Spec.NodeName = now.(*corev1.Pod).Spec.NodeName
+		return true, pod, w.client.Tracker().Update(pods, pod, pod.Namespace)
+	})
 	w.stop = w.runGangs(t)
 	return w
 }

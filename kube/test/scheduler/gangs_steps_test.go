@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ func (w *gangWorld) update(pod *corev1.Pod) {
 	w.version++
 	pod.ResourceVersion = fmt.Sprint(w.version)
 	w.mu.Unlock()
-	_ = w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "ml")
+	_, _ = w.client.CoreV1().Pods("ml").Update(context.Background(), pod, metav1.UpdateOptions{})
 }
 
 // fresh returns a pod as it is now, or nil.

@@ -23,6 +23,12 @@ func one(group string, priority int32) *v1.Pod {
 	return p
 }
 
+// usable is false for the node n9.
+func (w *world) usable(node string) bool { return node != "n9" }
+
+// has is true for pods that have not ended.
+func (w *world) has(_ string, pod types.UID) bool { return !w.over[pod] }
+
 // refuse notes that a gang does not fit, and looks for a reservation for it as PostFilter does. Awaited are the pods that have to end, nil
 // where the gang does not fit even then.
 func (w *world) refuse(t *testing.T, p *v1.Pod, awaited ...*v1.Pod) string {
@@ -32,7 +38,7 @@ func (w *world) refuse(t *testing.T, p *v1.Pod, awaited ...*v1.Pod) string {
 	w.build(g)
 	q := &question{key: g.key, view: g.view, changes: g.changes, short: true}
 	w.answer(g, p, q, nil, "too small")
-	may := w.mayReserve(g, w.clock.Now(), func(node string) bool { return node != "n9" })
+	may := w.mayReserve(g, w.clock.Now(), w)
 	w.mu.Unlock()
 	if !may {
 		return ""
@@ -265,7 +271,7 @@ func TestPreemptions(t *testing.T) {
 	may := func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.mayPreempt(w.of(p), w.clock.Now())
+		return w.mayPreempt(w.of(p), w.clock.Now(), w)
 	}
 	take := func(pods ...*v1.Pod) {
 		t.Helper()
@@ -315,6 +321,23 @@ func TestPreemptions(t *testing.T) {
 	}
 	if !may() {
 		t.Error("the gang can never end pods again")
+	}
+	// When all pods have ended, and the gang does not fit yet, it need not wait for the end of the reservation.
+	w.mu.Lock()
+	w.of(p).preemptions, w.of(p).preempt = 0, time.Time{}
+	w.mu.Unlock()
+	w.refuse(t, p)
+	take(running("early", 1))
+	if w.over["early"] = true; may() || w.reserved() != "" {
+		t.Errorf("the gang can end others at once, and reserved is %q", w.reserved())
+	}
+	if w.clock.Step(30 * time.Second); !may() {
+		t.Error("the gang cannot end others 30 s after the last pod has ended")
+	}
+	w.refuse(t, p)
+	take(running("lost", 1, func(p *v1.Pod) { p.Spec.NodeName = "n9" }))
+	if may(); w.reserved() != "" {
+		t.Errorf("reserved is %q on a node that cannot be used", w.reserved())
 	}
 	never := one("a", 5)
 	never.Spec.PreemptionPolicy = new(v1.PreemptNever)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -31,7 +32,7 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 		r.mu.Unlock()
 		return "", nil
 	}
-	preempt, reserve := r.mayPreempt(g, now), r.mayReserve(g, now, p.usable)
+	preempt, reserve := r.mayPreempt(g, now, p), r.mayReserve(g, now, p)
 	r.mu.Unlock()
 	if !preempt && !reserve {
 		return "", nil
@@ -58,6 +59,12 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 func (p *Plugin) usable(name string) bool {
 	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
 	return err == nil && node.Node() != nil && !node.Node().Spec.Unschedulable
+}
+
+// has tells whether a pod is on a node.
+func (p *Plugin) has(name string, pod types.UID) bool {
+	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
+	return err == nil && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return info.GetPod().UID == pod })
 }
 
 // way is what a gang waits for.

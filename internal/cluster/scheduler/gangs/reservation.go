@@ -154,7 +154,7 @@ func (g *gang) priority() int32 {
 // mayReserve tells whether a reservation for the first gang in line can be sought for a gang that does not fit; it has the gang planned
 // again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be
 // used any more. The caller holds the lock.
-func (r *registry) mayReserve(g *gang, now time.Time, usable func(node string) bool) bool {
+func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 	if r.limits.Starve < 0 || g.short.IsZero() || r.reserving != nil && r.reserving != g && !r.precedes(g, r.reserving) {
 		return false
 	}
@@ -164,7 +164,8 @@ func (r *registry) mayReserve(g *gang, now time.Time, usable func(node string) b
 			return false
 		}
 		for _, place := range res.places {
-			res.broken = res.broken || !usable(r.holds.byPod[place].node)
+			held := r.holds.byPod[place]
+			res.broken = res.broken || held == nil || !c.usable(held.node)
 		}
 		if again := res.made.Add(r.limits.Hopeless); !res.broken && now.Before(again) {
 			return false
@@ -177,10 +178,36 @@ func (r *registry) mayReserve(g *gang, now time.Time, usable func(node string) b
 	return true
 }
 
+// over tells whether a reservation for which pods were ended is of no use to a gang that does not fit: all of them have ended, or a node
+// cannot be used any more.
+func (res *reservation) over(h *holds, c cluster) bool {
+	for _, place := range res.places {
+		if held := h.byPod[place]; held == nil || !c.usable(held.node) {
+			return true
+		}
+	}
+	for uid, node := range res.awaited {
+		if c.has(node, uid) {
+			return false
+		}
+	}
+	return true
+}
+
+// cluster is what the scheduler knows of nodes: whether pods can be placed on one at all, and whether a pod is there.
+type cluster interface {
+	usable(node string) bool
+	has(node string, pod types.UID) bool
+}
+
 // mayPreempt tells whether a gang that does not fit can end pods now. The caller holds the lock.
-func (r *registry) mayPreempt(g *gang, now time.Time) bool {
-	if g.reservation != nil && g.reservation.preempts {
-		return false
+func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
+	if res := g.reservation; res != nil && res.preempts {
+		if !res.over(&r.holds, c) {
+			return false
+		}
+		r.revoke(g)
+		g.preempt = now.Add(r.limits.Preempt << min(max(0, g.preemptions-1), mostDoublings))
 	}
 	for _, pod := range r.build(g).Members {
 		if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == v1.PreemptNever {

@@ -27,11 +27,13 @@ var start = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 type world struct {
 	*registry
 	clock *clocktesting.FakeClock
+	// over are pods that have ended.
+	over map[types.UID]bool
 }
 
 func newWorld() *world {
 	c := clocktesting.NewFakeClock(start)
-	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c}
+	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c, map[types.UID]bool{}}
 	w.serve("berth-scheduler")
 	return w
 }
