@@ -177,8 +177,8 @@ func TestShippedProfiles(t *testing.T) {
 		if sorts := plugins.QueueSort.Enabled; len(sorts) != 1 || sorts[0].Name != gangs.Name {
 			t.Errorf("profile %s: the plugins at queueSort are %v, want %s", p.SchedulerName, sorts, gangs.Name)
 		}
-		if binds := plugins.Bind.Enabled; len(binds) != 2 || binds[0].Name != binding.Name || binds[1].Name != "DefaultBinder" {
-			t.Errorf("profile %s: the plugins at bind are %v, want %s before DefaultBinder", p.SchedulerName, binds, binding.Name)
+		if binds := plugins.Bind.Enabled; len(binds) != 3 || binds[0].Name != gangs.Name || binds[1].Name != binding.Name || binds[2].Name != "DefaultBinder" {
+			t.Errorf("profile %s: the plugins at bind are %v, want %s and %s before DefaultBinder", p.SchedulerName, binds, gangs.Name, binding.Name)
 		}
 		for point, set := range map[string]config.PluginSet{"reserve": plugins.Reserve, "postBind": plugins.PostBind} {
 			if !slices.ContainsFunc(set.Enabled, func(p config.Plugin) bool { return p.Name == binding.Name }) {

@@ -35,7 +35,7 @@ profiles:
     multiPoint: {enabled: [{name: BerthPlacement, weight: 10000}, {name: BerthGangs}, {name: BerthPreemption}, {name: BerthBinding}], disabled: [{name: DefaultPreemption}]}
     queueSort: {enabled: [{name: BerthGangs}], disabled: [{name: PrioritySort}]}
     postFilter: {enabled: [{name: BerthPlacement}]}
-    bind: {enabled: [{name: BerthBinding}]}
+    bind: {enabled: [{name: BerthGangs}, {name: BerthBinding}]}
     score: {disabled: [{name: NodeResourcesFit}, {name: NodeResourcesBalancedAllocation}]}
   pluginConfig: [{name: BerthPlacement, args: {policy: pack}}, {name: PodTopologySpread, args: {defaultingType: List}}]
 `

@@ -39,7 +39,7 @@ profiles:
     preFilter: {enabled: [{name: BerthPodGroups}]}
     postFilter: {enabled: [{name: BerthPlacement}]}
     podGroupPostFilter: {enabled: [{name: BerthPreemption}]}
-    bind: {enabled: [{name: BerthBinding}]}
+    bind: {enabled: [{name: BerthGangs}, {name: BerthBinding}]}
     score:
       disabled: [{name: NodeResourcesFit}, {name: NodeResourcesBalancedAllocation}]
 `

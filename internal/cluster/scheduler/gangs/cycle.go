@@ -22,6 +22,8 @@ type cycle struct {
 	node string
 	// seeker is the pod as one that looks for a node.
 	seeker
+	// plan is that of the gang when the node was chosen, nil where there was none.
+	plan *plan
 	// asked is the question that was answered with a refusal for lack of capacity in this cycle; nil for none.
 	asked *question
 	// probe is true while PostFilter asks the other plugins.
@@ -62,7 +64,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	case node == "":
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
 	}
-	c.node = node
+	c.node, c.plan = node, p.gangs.planOf(pod)
 	return &fwk.PreFilterResult{NodeNames: sets.New(node)}, nil
 }
 
@@ -76,6 +78,16 @@ func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
 		who.ends, _ = endOf(pod, r.clock.Now().Add(bindTime))
 	}
 	return who
+}
+
+// planOf returns the plan of the gang of a pod, nil for none.
+func (r *registry) planOf(pod *v1.Pod) *plan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.of(pod); g != nil {
+		return g.plan
+	}
+	return nil
 }
 
 // PreFilterExtensions returns nil: Filter looks at the node that it gets.

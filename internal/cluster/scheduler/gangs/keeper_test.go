@@ -110,7 +110,7 @@ func TestKeeperDeletes(t *testing.T) {
 			w.permitted(t, pod(2, 2, ""), pod(3, 2, ""))
 			w.bind(pod(2, 2, ""), "n0")
 			w.set(pod(2, 2, "n0"))
-			w.unreserve(pod(3, 2, ""), "n0")
+			w.unreserve(pod(3, 2, ""), "n0", w.train().plan)
 		}, "2"},
 		"it was bound in part from the beginning, and a member was deleted": {func(t *testing.T, w *world) {
 			for i := range 3 {
@@ -119,7 +119,7 @@ func TestKeeperDeletes(t *testing.T) {
 			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 			w.bind(pod(0, 3, ""), "n0")
 			w.set(pod(0, 3, "n0"))
-			w.unreserve(pod(1, 3, ""), "n0")
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 			w.remove(pod(2, 3, ""))
 		}, "0"},
 		"its PodGroup is not known yet": {func(_ *testing.T, w *world) {
@@ -160,26 +160,26 @@ func TestPlaces(t *testing.T) {
 		run  func(t *testing.T, w *world)
 		want string
 	}{
-		"a binding fails": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0") }, "n0"},
+		"a binding fails": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0", w.train().plan) }, "n0"},
 		"it was bound, and the answer is an error": {func(_ *testing.T, w *world) {
 			w.set(pod(1, 3, "n0"))
-			w.unreserve(pod(1, 3, ""), "n0")
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 		}, ""},
 		"the answer is an error, then it is known to be bound": {func(_ *testing.T, w *world) {
-			w.unreserve(pod(1, 3, ""), "n0")
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 			w.set(pod(1, 3, "n0"))
 		}, ""},
 		"a binding fails for longer than a place is held": {func(t *testing.T, w *world) {
 			w.bind(pod(2, 3, ""), "n0")
 			for range 5 {
-				w.unreserve(pod(1, 3, ""), "n0")
+				w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 				w.clock.Step(8 * time.Second)
 				w.overdue()
 				w.permitted(t, pod(1, 3, ""))
 			}
-			w.unreserve(pod(1, 3, ""), "n0")
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 		}, ""},
-		"the member is deleted": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0"); w.remove(pod(1, 3, "")) }, ""},
+		"the member is deleted": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0", w.train().plan); w.remove(pod(1, 3, "")) }, ""},
 		"a member loses its label": {func(_ *testing.T, w *world) {
 			w.bindAll()
 			other := pod(1, 3, "n0")
@@ -199,7 +199,7 @@ func TestPlaces(t *testing.T) {
 			w.remove(p)
 		}, ""},
 		"the one in its place is planned elsewhere":  {func(t *testing.T, w *world) { w.lose(t) }, "n5"},
-		"and that plan is given up":                  {func(t *testing.T, w *world) { w.lose(t); w.unreserve(pod(3, 3, ""), "n5") }, "n0"},
+		"and that plan is given up":                  {func(t *testing.T, w *world) { w.lose(t); w.unreserve(pod(3, 3, ""), "n5", w.train().plan) }, "n0"},
 		"all members are deleted one after another":  {func(_ *testing.T, w *world) { w.bindAll(); w.removeAll() }, ""},
 		"all are deleted, and others take the place": {func(_ *testing.T, w *world) { w.bindAll(); w.set(pod(7, 3, "")); w.removeAll(); w.overdue() }, ""},
 	}

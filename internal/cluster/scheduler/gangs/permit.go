@@ -2,6 +2,9 @@ package gangs
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,7 +45,8 @@ func (r *registry) reserve(pod *v1.Pod, node string) (others []*v1.Pod, ok bool)
 	r.holds.take(pod.UID)
 	if g.plan == nil {
 		// Its binding had failed, and the plan of the others is done.
-		g.plan = &plan{nodes: map[types.UID]string{pod.UID: node}, reserved: map[types.UID]bool{}, permitted: true}
+		g.plan = newPlan(r.clock.Now())
+		g.plan.permit()
 	}
 	g.plan.progress = r.clock.Now()
 	g.plan.nodes[pod.UID] = node
@@ -59,7 +63,7 @@ func (r *registry) reserve(pod *v1.Pod, node string) (others []*v1.Pod, ok bool)
 	return others, true
 }
 
-// Permit lets a member wait until all members of the plan are reserved.
+// Permit lets a member wait until all members of the plan are reserved, or leaves that to Bind.
 func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) (*fwk.Status, time.Duration) {
 	if _, member := keyOf(pod); !member {
 		return nil, 0
@@ -67,6 +71,9 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	waiting, complete, ok := p.gangs.permit(pod)
 	if !ok {
 		return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang was given up"), 0
+	}
+	if !complete && p.binds.Load() && !prepares(pod) {
+		return nil, 0
 	}
 	if !complete {
 		return fwk.NewStatus(fwk.Wait, "other members of the gang are not reserved yet"), permitLimit
@@ -77,6 +84,71 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 		}
 	}
 	return nil, 0
+}
+
+// prepares tells whether something is written for a pod before it is bound: it has to wait before that.
+func prepares(pod *v1.Pod) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+	})
+}
+
+// Bind lets a member wait until all members of the plan are reserved, and leaves the binding to the next plugin. For a pod that waits at
+// Permit the scheduler writes its node to its status first; thousands of these writes would keep the members back long after the plan is
+// complete. So members wait here instead, as soon as a call has shown that this plugin comes before the one that binds.
+func (p *Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
+	p.binds.Store(true)
+	if _, member := keyOf(pod); !member {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	if err := p.gangs.await(ctx, pod); err != nil {
+		return fwk.AsStatus(err)
+	}
+	return fwk.NewStatus(fwk.Skip)
+}
+
+// errGivenUp is why a member is not bound whose plan has ended.
+var errGivenUp = errors.New("the plan of the gang was given up")
+
+// await waits until a reserved member can be bound. It returns an error when it cannot.
+func (r *registry) await(ctx context.Context, pod *v1.Pod) error {
+	plan := r.planWith(pod)
+	if plan == nil {
+		return errGivenUp
+	}
+	select {
+	case <-plan.decided:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the other members of the gang: %w", context.Cause(ctx))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !plan.permitted {
+		return errGivenUp
+	}
+	return nil
+}
+
+// planWith returns the plan in which a pod is reserved, nil for none.
+func (r *registry) planWith(pod *v1.Pod) *plan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.of(pod); g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
+		return g.plan
+	}
+	return nil
+}
+
+// preempted gives up the plan of a gang of which a member that waits to be bound has to end, and returns what is released. The result is
+// false for a pod that does not wait.
+func (r *registry) preempted(pod *v1.Pod) (out released, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.of(pod)
+	if g == nil || g.plan == nil || g.plan.permitted || !g.plan.reserved[pod.UID] {
+		return out, false
+	}
+	return r.release(g, "a gang of a higher priority gets the place of a member"), true
 }
 
 // permit returns the members that wait, once all of the plan are reserved. The result is not ok if the plan has ended since the member was
@@ -93,7 +165,7 @@ func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete, ok bool) 
 			return nil, false, true
 		}
 	}
-	g.plan.permitted, g.plan.replaced = true, nil
+	g.plan.permit()
 	g.failures = 0
 	for uid := range g.plan.reserved {
 		if uid != pod.UID {
@@ -165,14 +237,14 @@ func (r *registry) finish(g *gang, pod types.UID) []*v1.Pod {
 
 // Unreserve releases the whole gang when a member is refused before all are reserved. When the binding of a member fails, its place is
 // held until it is tried again.
-func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) {
-	if _, member := keyOf(pod); !member {
-		return
+func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
+	if c := read(state); c != nil {
+		undo(p.handle, p.gangs.unreserve(pod, node, c.plan))
 	}
-	undo(p.handle, p.gangs.unreserve(pod, node))
 }
 
-func (r *registry) unreserve(pod *v1.Pod, node string) released {
+// unreserve ends the reservation of a member that it got by a plan. When the plan has ended since, it changes nothing for the next one.
+func (r *registry) unreserve(pod *v1.Pod, node string, by *plan) released {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
@@ -180,6 +252,9 @@ func (r *registry) unreserve(pod *v1.Pod, node string) released {
 		return released{}
 	}
 	if !g.plan.permitted {
+		if g.plan != by {
+			return released{}
+		}
 		return r.release(g, "another member of the gang was refused")
 	}
 	out := released{pods: r.finish(g, pod.UID)}

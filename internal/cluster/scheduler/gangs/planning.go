@@ -219,7 +219,7 @@ func (g *gang) nodes() map[types.UID]string {
 
 // adopt keeps a plan, and holds its places. The caller holds the lock.
 func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
-	g.plan = &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: r.clock.Now()}
+	g.plan = newPlan(r.clock.Now())
 	g.refused, g.short = nil, time.Time{}
 	r.revoke(g)
 	if len(g.nodes()) == 0 {

@@ -16,8 +16,22 @@ type plan struct {
 	progress time.Time
 	// replaced are the holds of lost members whose places the plan has.
 	replaced []*hold
-	// permitted is true once all were reserved: they are being bound.
+	// permitted is true once all were reserved: they are being bound. decided is closed then, and when the plan ends before that.
 	permitted bool
+	decided   chan struct{}
+}
+
+// newPlan returns a plan without members.
+func newPlan(now time.Time) *plan {
+	return &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: now, decided: make(chan struct{})}
+}
+
+// permit lets the members be bound. The caller holds the lock.
+func (p *plan) permit() {
+	if !p.permitted {
+		p.permitted, p.replaced = true, nil
+		close(p.decided)
+	}
 }
 
 // end gives up the plan of a gang and what is held for it. The caller holds the lock.
@@ -30,6 +44,9 @@ func (r *registry) end(g *gang) {
 	}
 	for _, held := range g.plan.replaced {
 		r.holds.add(held)
+	}
+	if !g.plan.permitted {
+		close(g.plan.decided)
 	}
 	g.plan = nil
 }

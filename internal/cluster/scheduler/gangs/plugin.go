@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -55,6 +56,8 @@ type Plugin struct {
 	// planner plans gangs.
 	planner gangplanner.Planner
 	policy  func() string
+	// binds is true once Bind was called: it comes before the plugin that binds.
+	binds atomic.Bool
 	// synced tells whether the registry has all pods; it is waited for once.
 	synced cache.InformerSynced
 	first  sync.Once
@@ -78,6 +81,7 @@ var (
 	_ fwk.PostFilterPlugin  = (*Plugin)(nil)
 	_ fwk.ReservePlugin     = (*Plugin)(nil)
 	_ fwk.PermitPlugin      = (*Plugin)(nil)
+	_ fwk.BindPlugin        = (*Plugin)(nil)
 	_ fwk.PostBindPlugin    = (*Plugin)(nil)
 	_ fwk.EnqueueExtensions = (*Plugin)(nil)
 	_ fwk.SignPlugin        = (*Plugin)(nil)

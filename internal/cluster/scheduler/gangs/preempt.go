@@ -236,6 +236,11 @@ func (k *keeper) end(ctx context.Context, e *eviction) error {
 		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
 		return nil
 	}
+	if out, waits := k.gangs.preempted(e.pod); waits {
+		undo(k.handle, out)
+		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
+		return nil
+	}
 	pods := k.handle.ClientSet().CoreV1().Pods(e.pod.Namespace)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": e.pod.UID},

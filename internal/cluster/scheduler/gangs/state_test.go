@@ -121,7 +121,7 @@ func TestReservations(t *testing.T) {
 		"one is refused": {func(_ *testing.T, w *world) released {
 			w.reserve(pod(0, 3, ""), "n0")
 			w.reserve(pod(1, 3, ""), "n0")
-			return w.unreserve(pod(1, 3, ""), "n0")
+			return w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 		}, "tried [0 1 2] rejected 2 held []"},
 		"a member is deleted": {func(_ *testing.T, w *world) released {
 			w.reserve(pod(0, 3, ""), "n0")
@@ -155,14 +155,14 @@ func TestReservations(t *testing.T) {
 				}
 			}
 			w.bind(pod(0, 3, ""), "n0")
-			return w.unreserve(pod(1, 3, ""), "n0")
+			return w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 		}, "tried [1] rejected 0 held [1]"},
 		"it is not tried again": {func(t *testing.T, w *world) released {
 			for i := range 3 {
 				w.reserve(pod(i, 3, ""), "n0")
 				w.permit(pod(i, 3, ""))
 			}
-			w.unreserve(pod(1, 3, ""), "n0")
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 			w.clock.Step(w.limits.Rebind + time.Second)
 			w.overdue()
 			return released{}

@@ -28,7 +28,7 @@ func TestWoken(t *testing.T) {
 			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 			w.set(pod(3, 3, ""))
 			w.train().afterPlan = true // Its refusal.
-			w.unreserve(pod(0, 3, ""), "n0")
+			w.unreserve(pod(0, 3, ""), "n0", w.train().plan)
 			tried, _ := w.look()
 			return tried
 		}, ""},
@@ -51,7 +51,7 @@ func TestWoken(t *testing.T) {
 			w.set(pod(3, 3, ""))
 			w.bind(pod(0, 3, ""), "n0")
 			w.bind(pod(1, 3, ""), "n0")
-			w.unreserve(pod(2, 3, ""), "n0")
+			w.unreserve(pod(2, 3, ""), "n0", w.train().plan)
 			return names(w.set(pod(2, 3, "n0")).pods)
 		}, "3"},
 		"the first has a scheduling gate, and leads none": {func(_ *testing.T, w *world) string {
