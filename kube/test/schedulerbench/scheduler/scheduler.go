@@ -105,6 +105,7 @@ func Ours(argv ...string) Kind {
       - name: BerthPreemption
     bind:
       enabled:
+      - name: BerthGangs
       - name: BerthBinding
     score:
       disabled:
