@@ -4,7 +4,8 @@
 //
 // A gang waits before the queue (PreEnqueue) until its least number of members exist, and its members are next to one another in the
 // queue. The first one whose turn it is plans the whole gang (PreFilter), and each gets the node of the plan. Until they are reserved,
-// their places are held: no other pod gets them (Filter). None is bound before all of the plan are reserved (Permit).
+// their places are held: no other pod gets them (Filter). None is bound before all of the plan are reserved (Permit,
+// Bind).
 //
 // It guarantees
 //

@@ -115,6 +115,9 @@ func Ours(argv ...string) Kind {
   - name: ` + Plugin + `
     args:
       policy: pack
+  - name: BerthGangs
+    args:
+      reserveAfterSeconds: 60
   - name: PodTopologySpread
     args:
       defaultingType: List
