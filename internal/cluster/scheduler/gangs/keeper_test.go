@@ -179,7 +179,10 @@ func TestPlaces(t *testing.T) {
 			}
 			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
 		}, ""},
-		"the member is deleted": {func(_ *testing.T, w *world) { w.unreserve(pod(1, 3, ""), "n0", w.train().plan); w.remove(pod(1, 3, "")) }, ""},
+		"the member is deleted": {func(_ *testing.T, w *world) {
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
+			w.remove(pod(1, 3, ""))
+		}, ""},
 		"a member loses its label": {func(_ *testing.T, w *world) {
 			w.bindAll()
 			other := pod(1, 3, "n0")
