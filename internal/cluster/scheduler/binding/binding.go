@@ -24,18 +24,21 @@ const Patience = 100 * time.Millisecond
 
 // Factory makes the plugins of a scheduler, one per profile. They share the places and the order.
 type Factory struct {
-	places chan struct{}
+	places places
 
-	mu    sync.Mutex
-	held  map[types.UID]struct{}
-	turns map[types.UID]*turn
+	mu sync.Mutex
+	// number is that of the last pod that was numbered: at Reserve, or at Bind if it requests no devices.
+	number uint64
+	held   map[types.UID]struct{}
+	turns  map[types.UID]*turn
 	// last is the last turn of each node.
 	last map[string]*turn
 }
 
 // turn is the place of a pod in the order of its node.
 type turn struct {
-	node string
+	node   string
+	number uint64
 	// before is the turn before it, nil when that and all before it have ended. A binding that fails can end before those before it.
 	before *turn
 	// begun is closed when the pod is to be bound, ended when its binding has ended or is waited for no longer.
@@ -44,7 +47,7 @@ type turn struct {
 
 // NewFactory returns a factory.
 func NewFactory() *Factory {
-	return &Factory{places: make(chan struct{}, Slots), held: map[types.UID]struct{}{}, turns: map[types.UID]*turn{}, last: map[string]*turn{}}
+	return &Factory{held: map[types.UID]struct{}{}, turns: map[types.UID]*turn{}, last: map[string]*turn{}}
 }
 
 // Plugin is the plugin of one profile.
@@ -72,37 +75,42 @@ func (p Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node s
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endTurn(pod.UID)
-	t := &turn{node: node, before: p.last[node], begun: make(chan struct{}), ended: make(chan struct{})}
+	p.number++
+	t := &turn{node: node, number: p.number, before: p.last[node], begun: make(chan struct{}), ended: make(chan struct{})}
 	p.turns[pod.UID], p.last[node] = t, t
 	return nil
 }
 
 // Bind waits for the pods before this one and for a place, and leaves the binding to the next plugin.
 func (p Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
-	if err := p.waitTurn(ctx, pod.UID); err != nil {
+	number, err := p.waitTurn(ctx, pod.UID)
+	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("wait until the pods before it are bound: %w", err))
 	}
-	select {
-	case p.places <- struct{}{}:
-	case <-ctx.Done():
-		return fwk.AsStatus(fmt.Errorf("wait until fewer than %d pods are being bound: %w", Slots, context.Cause(ctx)))
+	if err := p.places.take(ctx, number); err != nil {
+		return fwk.AsStatus(fmt.Errorf("wait until fewer than %d pods are being bound: %w", Slots, err))
 	}
 	p.mu.Lock()
 	_, twice := p.held[pod.UID]
 	p.held[pod.UID] = struct{}{}
 	p.mu.Unlock()
 	if twice {
-		<-p.places
+		p.places.give()
 	}
 	return fwk.NewStatus(fwk.Skip)
 }
 
-// waitTurn waits for the turns before that of a pod to end. Those that have not begun after Patience are waited for no longer, by any pod.
-func (f *Factory) waitTurn(ctx context.Context, uid types.UID) error {
+// waitTurn waits for the turns before that of a pod to end, and returns the number of the pod. Those that have not begun after Patience are
+// waited for no longer, by any pod.
+func (f *Factory) waitTurn(ctx context.Context, uid types.UID) (number uint64, err error) {
 	f.mu.Lock()
 	t := f.turns[uid]
 	if t != nil {
+		number = t.number
 		closeOnce(t.begun)
+	} else {
+		f.number++
+		number = f.number
 	}
 	f.mu.Unlock()
 	patience, cancel := context.WithTimeout(ctx, Patience)
@@ -116,10 +124,10 @@ func (f *Factory) waitTurn(ctx context.Context, uid types.UID) error {
 		select {
 		case <-before.ended:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return number, context.Cause(ctx)
 		}
 	}
-	return nil
+	return number, nil
 }
 
 // pass ends the wait of all pods for a turn that has not begun.
@@ -169,7 +177,7 @@ func (f *Factory) end(uid types.UID) {
 	f.endTurn(uid)
 	f.mu.Unlock()
 	if has {
-		<-f.places
+		f.places.give()
 	}
 }
 

@@ -77,8 +77,8 @@ func TestLimit(t *testing.T) {
 		if now.Load() != 0 || most.Load() != Slots {
 			t.Errorf("at most %d pods were bound at a time and %d remain, want %d and 0", most.Load(), now.Load(), Slots)
 		}
-		if len(f.places) != 0 || len(f.held) != 0 {
-			t.Errorf("%d places and %d pods are left", len(f.places), len(f.held))
+		if f.places.held() != 0 || len(f.held) != 0 {
+			t.Errorf("%d places and %d pods are left", f.places.held(), len(f.held))
 		}
 	})
 }
@@ -127,8 +127,8 @@ func TestOrder(t *testing.T) {
 				t.Errorf("node %s: the order is %v", node, order)
 			}
 		}
-		if count < 250 || len(f.turns)+len(f.last)+len(f.held)+len(f.places) != 0 {
-			t.Errorf("%d pods were bound in order; left: %d turns, %d nodes, %d pods, %d places", count, len(f.turns), len(f.last), len(f.held), len(f.places))
+		if count < 250 || len(f.turns)+len(f.last)+len(f.held)+f.places.held() != 0 {
+			t.Errorf("%d pods were bound in order; left: %d turns, %d nodes, %d pods, %d places", count, len(f.turns), len(f.last), len(f.held), f.places.held())
 		}
 	})
 }
@@ -191,12 +191,50 @@ func TestFull(t *testing.T) {
 			t.Errorf("the binding ended with %v", got)
 		}
 		made[1].Unreserve(t.Context(), nil, testPod(Slots), "a")
-		if len(f.places) != Slots {
-			t.Errorf("%d places are held, want %d", len(f.places), Slots)
+		if f.places.held() != Slots {
+			t.Errorf("%d places are held, want %d", f.places.held(), Slots)
 		}
 		made[0].PostBind(t.Context(), nil, testPod(3), "a")
 		if got := made[1].Bind(t.Context(), nil, testPod(Slots), "a"); got.Code() != fwk.Skip {
 			t.Errorf("with a place free: %v, want Skip", got)
+		}
+	})
+}
+
+// TestPlacesInOrder: pods that wait for a place get it in the order in which they were scheduled, whenever they came to wait. One whose
+// context ends takes none.
+func TestPlacesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, made := profiles(t)
+		for i := range Slots {
+			made[0].Bind(t.Context(), nil, testPod(i), "a")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []int
+		waits := func(i int, ctx context.Context) {
+			go func() {
+				if made[i%2].Bind(ctx, nil, device(1000+i), fmt.Sprint("n", i)).Code() == fwk.Skip {
+					got = append(got, i)
+				}
+			}()
+			synctest.Wait()
+		}
+		for i := range 5 {
+			made[0].Reserve(t.Context(), nil, device(1000+i), fmt.Sprint("n", i))
+		}
+		waits(3, t.Context())
+		waits(1, t.Context())
+		waits(0, ctx)
+		waits(4, t.Context())
+		waits(2, t.Context())
+		cancel()
+		synctest.Wait()
+		for i := range 4 {
+			made[0].PostBind(t.Context(), nil, testPod(i), "a")
+			synctest.Wait()
+		}
+		if want := []int{1, 2, 3, 4}; !slices.Equal(got, want) || f.places.held() != Slots {
+			t.Errorf("the order is %v, want %v; %d places are held", got, want, f.places.held())
 		}
 	})
 }
@@ -206,11 +244,11 @@ func TestTwice(t *testing.T) {
 	f, made := profiles(t)
 	made[0].Bind(t.Context(), nil, testPod(1), "a")
 	made[0].Bind(t.Context(), nil, testPod(1), "a")
-	if len(f.places) != 1 {
-		t.Errorf("%d places are held, want 1", len(f.places))
+	if f.places.held() != 1 {
+		t.Errorf("%d places are held, want 1", f.places.held())
 	}
 	made[0].PostBind(t.Context(), nil, testPod(1), "a")
-	if len(f.places) != 0 {
-		t.Errorf("%d places are held, want none", len(f.places))
+	if f.places.held() != 0 {
+		t.Errorf("%d places are held, want none", f.places.held())
 	}
 }
