@@ -98,8 +98,10 @@ func (k Key) String() string {
 func (k Key) title() string { return "PodGroup " + k.String() + " of " + k.Source.String() }
 
 // KeyOf returns the gang of a pod, false for none. A pod with spec.schedulingGroup belongs to a PodGroup of Kubernetes' own API, which the
-// scheduler's own cycle for groups places, and never to a gang here. An empty name is none. The pods of all groups of a LeaderWorkerSet have
-// the same labels of Berth's: each group is a gang of its own where the least number of members is no more than a group has.
+// scheduler's own cycle for groups places, and never to a gang here. An empty name is none.
+//
+// The pods of all groups of a LeaderWorkerSet have the same labels of Berth's: each group is a gang of its own where the least number of
+// members is no more than a group has.
 func KeyOf(pod *corev1.Pod) (Key, bool) {
 	if pod.Spec.SchedulingGroup != nil {
 		return Key{}, false
