@@ -70,8 +70,8 @@ const (
 	// volcanoJobGroup is the API group of Volcano's Job (volcano-sh/apis, pkg/apis/batch/v1alpha1/register.go).
 	volcanoJobGroup = "batch.volcano.sh"
 
-	// GroupIndex is GroupIndexLabelKey of LeaderWorkerSet, api/leaderworkerset/v1/leaderworkerset_types.go, v0.8.0: a label of its pods with
-	// the index of their group. The other two are SetNameLabelKey, a label, and SizeAnnotationKey: how many pods a group has.
+	// GroupIndex is GroupIndexLabelKey of LeaderWorkerSet, api/leaderworkerset/v1/leaderworkerset_types.go, v0.8.0: a label of its pods
+	// with the index of their group. The other two are SetNameLabelKey, a label, and SizeAnnotationKey: how many pods a group has.
 	GroupIndex            = "leaderworkerset.sigs.k8s.io/group-index"
 	leaderWorkerSetName   = "leaderworkerset.sigs.k8s.io/name"
 	leaderWorkerGroupSize = "leaderworkerset.sigs.k8s.io/size"
