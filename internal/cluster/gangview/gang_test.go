@@ -92,9 +92,9 @@ func names(pods []*corev1.Pod) string {
 }
 
 var (
-	ours     = Key{Labels, "ml", "train"}
-	theirs   = Key{SchedulerPlugins, "ml", "train"}
-	volcanos = Key{Volcano, "ml", "train"}
+	ours     = Key{Source: Labels, Namespace: "ml", Name: "train"}
+	theirs   = Key{Source: SchedulerPlugins, Namespace: "ml", Name: "train"}
+	volcanos = Key{Source: Volcano, Namespace: "ml", Name: "train"}
 	podGroup = &Group{UID: "group", Created: second(100), Min: 2}
 )
 
@@ -281,11 +281,11 @@ func TestProblemsAndWaiting(t *testing.T) {
 			wantProblem: "gang ml/train has 4097 members, more than the 4096 that a gang can have: split it into several",
 		},
 		"a name from an annotation that is no label value": {
-			key: Key{Labels, "ml", "a b"}, pods: []*corev1.Pod{pod("a-0", annotation(PodGroup, "a b"))}, wantAll: 1,
+			key: Key{Source: Labels, Namespace: "ml", Name: "a b"}, pods: []*corev1.Pod{pod("a-0", annotation(PodGroup, "a b"))}, wantAll: 1,
 			wantProblem: `gang ml/"a b" has a name that is no label value: set berth.dev/pod-group to at most 63 letters, digits, '-', '_' and '.'`,
 		},
 		"a name that no PodGroup has": {
-			key: Key{Volcano, "ml", "Train"}, pods: []*corev1.Pod{pod("a-0", annotation("scheduling.k8s.io/group-name", "Train"))}, wantAll: 1,
+			key: Key{Source: Volcano, Namespace: "ml", Name: "Train"}, pods: []*corev1.Pod{pod("a-0", annotation("scheduling.k8s.io/group-name", "Train"))}, wantAll: 1,
 			wantProblem: "gang ml/Train has a name that no PodGroup can have: set the name of one",
 		},
 		"no PodGroup of scheduler-plugins": {

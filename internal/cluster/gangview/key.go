@@ -69,28 +69,45 @@ const (
 	volcanoJobName = "volcano.sh/job-name"
 	// volcanoJobGroup is the API group of Volcano's Job (volcano-sh/apis, pkg/apis/batch/v1alpha1/register.go).
 	volcanoJobGroup = "batch.volcano.sh"
+
+	// GroupIndex is GroupIndexLabelKey of LeaderWorkerSet, api/leaderworkerset/v1/leaderworkerset_types.go, v0.8.0: a label of its pods
+	// with the index of their group. The other two are SetNameLabelKey, a label, and SizeAnnotationKey: how many pods a group has.
+	GroupIndex            = "leaderworkerset.sigs.k8s.io/group-index"
+	leaderWorkerSetName   = "leaderworkerset.sigs.k8s.io/name"
+	leaderWorkerGroupSize = "leaderworkerset.sigs.k8s.io/size"
 )
 
 // Key names a gang.
 type Key struct {
 	Source          Source
 	Namespace, Name string
+	// Group names a group of a LeaderWorkerSet that is a gang of its own, as the group's leader is named; it is empty for other gangs.
+	Group string
 }
 
-// String returns the namespace and the name. It is printable and bounded, whatever the name is.
-func (k Key) String() string { return plain(k.Namespace) + "/" + plain(k.Name) }
+// String returns the namespace and the name, and the group in brackets. It is printable and bounded, whatever the names are.
+func (k Key) String() string {
+	text := plain(k.Namespace) + "/" + plain(k.Name)
+	if k.Group != "" {
+		text += "[" + plain(k.Group) + "]"
+	}
+	return text
+}
 
 // title names the PodGroup of a gang.
 func (k Key) title() string { return "PodGroup " + k.String() + " of " + k.Source.String() }
 
 // KeyOf returns the gang of a pod, false for none. A pod with spec.schedulingGroup belongs to a PodGroup of Kubernetes' own API, which the
 // scheduler's own cycle for groups places, and never to a gang here. An empty name is none.
+//
+// The pods of all groups of a LeaderWorkerSet have the same labels of Berth's: each group is a gang of its own where the least number of
+// members is no more than a group has.
 func KeyOf(pod *corev1.Pod) (Key, bool) {
 	if pod.Spec.SchedulingGroup != nil {
 		return Key{}, false
 	}
 	if name := labelOrAnnotation(pod, PodGroup); name != "" {
-		return Key{Source: Labels, Namespace: pod.Namespace, Name: name}, true
+		return Key{Source: Labels, Namespace: pod.Namespace, Name: name, Group: groupOf(pod)}, true
 	}
 	if name := pod.Labels[podGroupLabel]; name != "" {
 		return Key{Source: SchedulerPlugins, Namespace: pod.Namespace, Name: name}, true
@@ -99,6 +116,20 @@ func KeyOf(pod *corev1.Pod) (Key, bool) {
 		return Key{Source: Volcano, Namespace: pod.Namespace, Name: name}, true
 	}
 	return Key{}, false
+}
+
+// groupOf returns the group of a LeaderWorkerSet that is a gang of its own, empty for none.
+func groupOf(pod *corev1.Pod) string {
+	set, index := pod.Labels[leaderWorkerSetName], pod.Labels[GroupIndex]
+	if set == "" || index == "" {
+		return ""
+	}
+	size, known := digits(pod.Annotations[leaderWorkerGroupSize])
+	least, valid := digits(labelOrAnnotation(pod, MinMember))
+	if !known || !valid || least > size {
+		return ""
+	}
+	return set + "-" + index
 }
 
 func labelOrAnnotation(pod *corev1.Pod, name string) string {

@@ -18,21 +18,29 @@ func TestKeyOf(t *testing.T) {
 		want    Key
 		none    bool
 	}{
-		"no gang":                        {none: true},
-		"minimum alone":                  {options: []option{label(MinMember, "2")}, none: true},
-		"Berth's label":                  {options: []option{label(PodGroup, "train")}, want: ours},
-		"Berth's annotation":             {options: []option{annotation(PodGroup, "train")}, want: ours},
-		"Berth's label and annotation":   {options: []option{label(PodGroup, "train"), annotation(PodGroup, "other")}, want: ours},
-		"scheduler-plugins":              {options: []option{coscheduled}, want: theirs},
-		"scheduler-plugins' annotation":  {options: []option{annotation("scheduling.x-k8s.io/pod-group", "train")}, none: true},
-		"Volcano":                        {options: []option{volcano}, want: volcanos},
-		"Volcano's label":                {options: []option{label("scheduling.k8s.io/group-name", "train")}, none: true},
-		"Volcano's name for controllers": {options: []option{annotation("scheduling.volcano.sh/group-name", "train")}, none: true},
-		"all three":                      {options: []option{label(PodGroup, "train"), label("scheduling.x-k8s.io/pod-group", "b"), annotation("scheduling.k8s.io/group-name", "c")}, want: ours},
-		"two":                            {options: []option{coscheduled, annotation("scheduling.k8s.io/group-name", "c")}, want: theirs},
-		"an empty name and another one":  {options: []option{label(PodGroup, ""), coscheduled}, want: theirs},
-		"in-tree":                        {options: []option{inTree}, none: true},
-		"in-tree and a label":            {options: []option{inTree, gang("2"), coscheduled, volcano}, none: true},
+		"no gang":                           {none: true},
+		"minimum alone":                     {options: []option{label(MinMember, "2")}, none: true},
+		"Berth's label":                     {options: []option{label(PodGroup, "train")}, want: ours},
+		"Berth's annotation":                {options: []option{annotation(PodGroup, "train")}, want: ours},
+		"Berth's label and annotation":      {options: []option{label(PodGroup, "train"), annotation(PodGroup, "other")}, want: ours},
+		"scheduler-plugins":                 {options: []option{coscheduled}, want: theirs},
+		"scheduler-plugins' annotation":     {options: []option{annotation("scheduling.x-k8s.io/pod-group", "train")}, none: true},
+		"Volcano":                           {options: []option{volcano}, want: volcanos},
+		"Volcano's label":                   {options: []option{label("scheduling.k8s.io/group-name", "train")}, none: true},
+		"Volcano's name for controllers":    {options: []option{annotation("scheduling.volcano.sh/group-name", "train")}, none: true},
+		"all three":                         {options: []option{label(PodGroup, "train"), label("scheduling.x-k8s.io/pod-group", "b"), annotation("scheduling.k8s.io/group-name", "c")}, want: ours},
+		"two":                               {options: []option{coscheduled, annotation("scheduling.k8s.io/group-name", "c")}, want: theirs},
+		"an empty name and another one":     {options: []option{label(PodGroup, ""), coscheduled}, want: theirs},
+		"a group of a LeaderWorkerSet":      {options: group("3", "4", "4"), want: Key{Namespace: "ml", Name: "train", Group: "serve-3"}},
+		"a smaller minimum":                 {options: group("3", "4", "2"), want: Key{Namespace: "ml", Name: "train", Group: "serve-3"}},
+		"all groups together":               {options: group("3", "4", "5"), want: ours},
+		"groups of no known size":           {options: group("3", "", "4"), want: ours},
+		"groups, and a wrong minimum":       {options: group("3", "4", "-1"), want: ours},
+		"groups, and no minimum":            {options: group("3", "4", ""), want: ours},
+		"a LeaderWorkerSet without a group": {options: group("", "4", "4"), want: ours},
+		"a group of another gang":           {options: append(group("3", "4", "4"), label(PodGroup, ""), coscheduled), want: theirs},
+		"in-tree":                           {options: []option{inTree}, none: true},
+		"in-tree and a label":               {options: []option{inTree, gang("2"), coscheduled, volcano}, none: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -41,6 +49,24 @@ func TestKeyOf(t *testing.T) {
 				t.Errorf("%+v, %v, want %+v, %v", got, ok, tc.want, !tc.none)
 			}
 		})
+	}
+}
+
+// group makes a pod one of a group of a LeaderWorkerSet.
+func group(index, size, least string) []option {
+	return []option{label(PodGroup, "train"), label(MinMember, least), label("leaderworkerset.sigs.k8s.io/name", "serve"), label(GroupIndex, index),
+		annotation("leaderworkerset.sigs.k8s.io/size", size)}
+}
+
+// TestKeyOfGroup checks the text of a gang that is a group.
+func TestKeyOfGroup(t *testing.T) {
+	key := Key{Namespace: "ml", Name: "train", Group: "serve-3"}
+	if got := key.String(); got != "ml/train[serve-3]" {
+		t.Errorf("got %q", got)
+	}
+	key.Group = "\x1b[2J"
+	if got := key.String(); got != `ml/train["\x1b[2J"]` {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -60,7 +86,7 @@ func TestKeyString(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := (Key{Labels, "ml", tc.name}).String(); got != tc.want {
+			if got := (Key{Source: Labels, Namespace: "ml", Name: tc.name}).String(); got != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
 		})

@@ -203,6 +203,9 @@ func commandsOf(view *gangview.Gang) why.GangCommands {
 		return commands
 	}
 	all += " -l " + gangview.PodGroup + "=" + key.Name
+	if key.Group != "" {
+		all += "," + gangview.GroupIndex + "=" + view.Members[0].Labels[gangview.GroupIndex]
+	}
 	commands.Show = "kubectl get " + all
 	if labelled(gangview.MinMember) {
 		commands.Minimum = fmt.Sprintf("kubectl label %s --overwrite %s=%s", all, gangview.MinMember, why.Value)
@@ -242,7 +245,7 @@ func GangsOf(pods []corev1.Pod, namespace string, selects func(*corev1.Pod) bool
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.key.Source, b.key.Source))
+		return cmp.Or(cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.key.Group, b.key.Group), cmp.Compare(a.key.Source, b.key.Source))
 	})
 	keys := make([]gangview.Key, len(list))
 	for i := range list {

@@ -211,3 +211,23 @@ func TestGangOrder(t *testing.T) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }
+
+// TestCommandsOfGroup: the commands for a group of a LeaderWorkerSet leave the other groups alone.
+func TestCommandsOfGroup(t *testing.T) {
+	pod := waitingPod("serve-3", func(p *corev1.Pod) {
+		p.Labels = map[string]string{
+			gangview.PodGroup: "serve", gangview.MinMember: "1", gangview.GroupIndex: "3", "leaderworkerset.sigs.k8s.io/name": "serve",
+		}
+		p.Annotations = map[string]string{"leaderworkerset.sigs.k8s.io/size": "2"}
+	})
+	key, _ := gangview.KeyOf(pod)
+	view := gangview.Build(key, []*corev1.Pod{pod}, nil, gangview.DefaultLevels())
+	const pods = "pods -n ml -l berth.dev/pod-group=serve,leaderworkerset.sigs.k8s.io/group-index=3"
+	got := commandsOf(&view)
+	if want := "kubectl get " + pods; got.Show != want {
+		t.Errorf("got  %s\nwant %s", got.Show, want)
+	}
+	if want := "kubectl label " + pods + " --overwrite berth.dev/min-member=" + why.Value; got.Minimum != want {
+		t.Errorf("got  %s\nwant %s", got.Minimum, want)
+	}
+}

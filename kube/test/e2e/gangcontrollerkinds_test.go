@@ -304,8 +304,8 @@ func (l *gangLab) testLeaderWorkerSet(t *testing.T) {
 	l.createObject(t, c, l.exampleOf(t, c, "serve", nil))
 	pods := l.waitPlaced(t, "serve", 4, groupIndex, workerIndex)
 	checkRacks(t, pods, []string{"0-0", "0-1"}, []string{"0-2", "0-3"})
-	if why := l.whyGang(t, "lws/serve", metav1.NamespaceDefault); why.Code != "GangPlaced" || why.Gang.Key != "default/serve" || why.Gang.Members != 4 || why.Gang.Min != 4 {
-		t.Errorf("berth why lws/serve: %s, %+v; want GangPlaced, 4 members of default/serve", why.Code, why.Gang)
+	if why := l.whyGang(t, "lws/serve", metav1.NamespaceDefault); why.Code != "GangPlaced" || why.Gang.Key != "default/serve[serve-0]" || why.Gang.Members != 4 || why.Gang.Min != 4 {
+		t.Errorf("berth why lws/serve: %s, %+v; want GangPlaced, 4 members of default/serve[serve-0]", why.Code, why.Gang)
 	}
 }
 
@@ -315,14 +315,54 @@ func (l *gangLab) testLeaderReady(t *testing.T) {
 	o := l.exampleOf(t, c, "serve-ready", func(spec, _ map[string]any) { spec["startupPolicy"] = "LeaderReady" })
 	l.createObject(t, c, o)
 	l.waitPods(t, o.GetName(), 1, "beside-ready")
-	const want = "1 of 4 members of gang default/serve-ready exist"
+	const want = "1 of 4 members of gang default/serve-ready[serve-ready-0] exist"
 	if why := l.whyGang(t, "lws/serve-ready", metav1.NamespaceDefault); why.Code != "GangIncomplete" || !strings.Contains(why.Sentence, want) {
 		t.Errorf("berth why: %s: %s; want GangIncomplete: %s", why.Code, why.Sentence, want)
 	}
 }
 
-// testLeaderWorkerSetReplicas runs two groups, which are one gang, because their pods have the same labels. With the minimum of all pods
-// they start together.
+// testLeaderWorkerSetGroups runs two groups on six nodes, each a gang of its own since the minimum is their size: one runs, and the other
+// one has no node until there are more.
+func (l *gangLab) testLeaderWorkerSetGroups(t *testing.T) {
+	c := leaderWorkerSetController()
+	l.leave(t, 0, 1, 2, 3, 4, 5)
+	o := l.exampleOf(t, c, "serve-groups", func(spec, _ map[string]any) { spec["replicas"] = int64(2) })
+	l.createObject(t, c, o)
+	first := ""
+	waitUntil(t, time.Minute, "one group runs, and the other one waits", func(ctx context.Context) error {
+		pods, err := l.ranks(ctx, o.GetName(), groupIndex, workerIndex)
+		if err != nil {
+			return err
+		}
+		on, refused := map[string]int{}, map[string]int{}
+		for _, pod := range pods {
+			group := pod.Labels[groupIndex]
+			if pod.Spec.NodeName != "" {
+				on[group]++
+			}
+			for _, condition := range pod.Status.Conditions {
+				if strings.Contains(condition.Message, fmt.Sprintf("gang default/serve-groups[serve-groups-%s] waits as a whole", group)) {
+					refused[group]++
+				}
+			}
+		}
+		for group, other := range map[string]string{"0": "1", "1": "0"} {
+			if on[group] == 4 && on[other] == 0 && refused[other] == 4 {
+				first = group
+				return nil
+			}
+		}
+		return fmt.Errorf("members on nodes %v, refused %v", on, refused)
+	})
+	why := l.whyGang(t, "lws/serve-groups", metav1.NamespaceDefault)
+	if want := fmt.Sprintf("default/serve-groups[serve-groups-%d]", 1-int(first[0]-'0')); why.Gang.Key != want || why.Gang.Members != 4 || why.Gang.Placed != 0 || why.Gang.Fit != 2 {
+		t.Errorf("berth why: %+v; want %s, 4 members of which 2 fit", why.Gang, want)
+	}
+	l.leave(t, 0, 1, 2, 3, 4, 5, 6, 7)
+	l.waitPlaced(t, o.GetName(), 8, groupIndex, workerIndex)
+}
+
+// testLeaderWorkerSetReplicas runs two groups, which are one gang, because the minimum is that of all pods: they start together.
 func (l *gangLab) testLeaderWorkerSetReplicas(t *testing.T) {
 	c := leaderWorkerSetController()
 	l.leave(t, 0, 1, 2, 3, 4, 5, 6)
@@ -363,7 +403,7 @@ func (l *gangLab) testGangGated(t *testing.T) {
 	}
 	admit("0", "1", "2")
 	l.waitPods(t, o.GetName(), 4, "beside-gated-in-part")
-	const want = `3 of 4 members of gang default/serve-gated have no scheduling gates; pod serve-gated-0-3 has "kueue.x-k8s.io/admission"`
+	const want = `3 of 4 members of gang default/serve-gated[serve-gated-0] have no scheduling gates; pod serve-gated-0-3 has "kueue.x-k8s.io/admission"`
 	if why := l.whyGang(t, "lws/serve-gated", metav1.NamespaceDefault); why.Code != "GangGated" || !strings.Contains(why.Sentence, want) {
 		t.Errorf("berth why: %s: %s; want GangGated: %s", why.Code, why.Sentence, want)
 	}

@@ -67,6 +67,7 @@ func TestGangControllers(t *testing.T) {
 	t.Run("JobSetSuspended", l.testJobSetSuspended)
 	t.Run("LeaderWorkerSet", l.testLeaderWorkerSet)
 	t.Run("LeaderReady", l.testLeaderReady)
+	t.Run("LeaderWorkerSetGroups", l.testLeaderWorkerSetGroups)
 	t.Run("LeaderWorkerSetReplicas", l.testLeaderWorkerSetReplicas)
 	t.Run("Gated", l.testGangGated)
 	t.Run("ResourceQuota", func(t *testing.T) { l.testAboveQuota(t, quota) })
