@@ -53,6 +53,30 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 	return holders(running), holders(over)
 }
 
+// floor is the lowest priority of the pods on nodes in one state of these; pods that are being deleted have the lowest one.
+type floor struct {
+	version  uint64
+	priority int32
+}
+
+// endable tells whether a gang of a priority can end any pod on nodes. It looks at the pods once for each version of their state.
+func (r *registry) endable(nodes []fwk.NodeInfo, version uint64, priority int32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.floor == nil || r.floor.version != version {
+		r.floor = &floor{version: version, priority: math.MaxInt32}
+		for _, node := range nodes {
+			for _, info := range node.GetPods() {
+				pod := info.GetPod()
+				if r.floor.priority = min(r.floor.priority, corev1helpers.PodPriority(pod)); pod.DeletionTimestamp != nil {
+					r.floor.priority = math.MinInt32
+				}
+			}
+		}
+	}
+	return r.floor.priority < priority
+}
+
 // unit is pods that end together.
 type unit struct {
 	name string

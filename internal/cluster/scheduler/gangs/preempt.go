@@ -75,6 +75,9 @@ type way struct {
 
 // preemption looks for pods of lower priorities.
 func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (*way, error) {
+	if !p.gangs.endable(nodes, q.version, priority) {
+		return nil, nil
+	}
 	running, terminating := p.gangs.lower(nodes, q.key, priority)
 	if len(running) == 0 {
 		return nil, nil

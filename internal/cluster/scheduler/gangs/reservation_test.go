@@ -196,6 +196,30 @@ func TestLower(t *testing.T) {
 	}
 }
 
+// TestEndable: whether any pod can end is looked up once for each version of the nodes.
+func TestEndable(t *testing.T) {
+	with := func(priority int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &priority } }
+	gone := running("gone", 1, with(50), func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} })
+	w := newWorld()
+	steps := []struct {
+		version uint64
+		pods    []*v1.Pod
+		want    bool
+	}{
+		{1, nil, false},
+		{1, []*v1.Pod{running("a", 1)}, false}, // Known for this version.
+		{2, []*v1.Pod{running("a", 1, with(10)), running("b", 1, with(11))}, false},
+		{3, []*v1.Pod{running("a", 1, with(10)), running("b", 1, with(9))}, true},
+		{4, []*v1.Pod{gone}, true},
+		{5, []*v1.Pod{running("a", 1, with(10))}, false},
+	}
+	for i, step := range steps {
+		if got := w.endable([]fwk.NodeInfo{nodeInfo{pods: step.pods}}, step.version, 10); got != step.want {
+			t.Errorf("step %d: %v, want %v", i, got, step.want)
+		}
+	}
+}
+
 // TestEnding checks the order in which pods end.
 func TestEnding(t *testing.T) {
 	node := nodeInfo{pods: []*v1.Pod{

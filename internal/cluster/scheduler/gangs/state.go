@@ -39,6 +39,8 @@ type registry struct {
 	unblocked uint64
 	// reserving is the gang with the reservation of the first one in line, nil for none.
 	reserving *gang
+	// floor is that of the state of the nodes in which it was asked for last.
+	floor *floor
 	// search is when pods that have to end are searched again at the earliest.
 	search time.Time
 	// evictions are the pods that the keeper ends, and work wakes it.
