@@ -1,6 +1,10 @@
 package fleetview
 
-import "github.com/berth-gpu/berth/internal/core/fleet"
+import (
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/fleet"
+)
 
 // Held is devices of a node that are free once each of some pods has ended: one pod has the devices of a device plugin, several can share
 // those of a claim.
@@ -11,6 +15,21 @@ type Held struct {
 	GPUs fleet.GPUSet
 	// Traffic is what the pods say that they need much of.
 	Traffic fleet.Traffic
+}
+
+// EndsWith returns the positions of those with whose end the devices are free, each once, by the position of each pod; false where a pod has
+// none, which goes on.
+func (h *Held) EndsWith(position func(uid string) (int, bool)) (positions []int, ends bool) {
+	for _, uid := range h.Pods {
+		at, found := position(uid)
+		if !found {
+			return nil, false
+		}
+		if !slices.Contains(positions, at) {
+			positions = append(positions, at)
+		}
+	}
+	return positions, len(positions) > 0
 }
 
 // Held lists what pods of the node hold, first what the GPUNode reports, then what was predicted. What something else holds, such as

@@ -9,6 +9,33 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
+// TestEndsWith checks whose end makes devices free.
+func TestEndsWith(t *testing.T) {
+	positions := map[string]int{"a": 4, "b": 2, "c": 4}
+	tests := map[string]struct {
+		pods []string
+		want []int
+	}{
+		"one":                   {[]string{"a"}, []int{4}},
+		"two":                   {[]string{"a", "b"}, []int{4, 2}},
+		"two that end together": {[]string{"a", "c"}, []int{4}},
+		"one that goes on":      {[]string{"a", "other"}, nil},
+		"none":                  {nil, nil},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			held := Held{Pods: test.pods}
+			got, ends := held.EndsWith(func(uid string) (int, bool) {
+				at, found := positions[uid]
+				return at, found
+			})
+			if !cmp.Equal(got, test.want) || ends != (test.want != nil) {
+				t.Errorf("got %v, %v; want %v", got, ends, test.want)
+			}
+		})
+	}
+}
+
 func TestHeld(t *testing.T) {
 	claim := func(uids ...string) v1alpha1.Holder {
 		h := v1alpha1.Holder{Kind: "Claim"}

@@ -204,6 +204,12 @@ func traffic(pod *corev1.Pod) fleet.Traffic {
 	return t
 }
 
+// Taken returns what a pod on a node has of its CPU, in thousandths of a core, and memory, in MiB.
+func Taken(pod *corev1.Pod) (cpu, memory int64) {
+	requests := helpers.PodRequests(pod, helpers.PodResourcesOptions{UseStatusResources: true})
+	return bounded(requests.Cpu().MilliValue()), mebibytes(requests.Memory().Value())
+}
+
 // mebibytes rounds up.
 func mebibytes(bytes int64) int64 {
 	const unit = 1 << 20

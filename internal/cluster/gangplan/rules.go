@@ -113,9 +113,9 @@ func (r *Rules) Times(left corev1.ResourceList) int32 {
 	return int32(times)
 }
 
-// Amounts returns all that a pod requests of a node, itself included.
+// Amounts returns all that a pod requests of a node, itself included; of one that runs and is being resized, what the node counts.
 func Amounts(pod *corev1.Pod) corev1.ResourceList {
-	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	amounts := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 	amounts[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return amounts
 }

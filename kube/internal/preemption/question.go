@@ -1,12 +1,9 @@
 package preemption
 
 import (
-	"slices"
-
 	v1 "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
-	helpers "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 
@@ -61,9 +58,8 @@ func victim(v *preemption.DomainVictim, node string, counting *budgets.Budgets) 
 		if pod.Spec.NodeName != node {
 			continue
 		}
-		requests := helpers.PodRequests(pod, helpers.PodResourcesOptions{UseStatusResources: true})
-		made.CPU += max(0, min(requests.Cpu().MilliValue(), fleet.MaxAmount))
-		made.Memory += max(0, min((requests.Memory().Value()+1<<20-1)>>20, fleet.MaxAmount))
+		cpu, memory := fleetview.Taken(pod)
+		made.CPU, made.Memory = made.CPU+cpu, made.Memory+memory
 	}
 	made.CPU, made.Memory = min(made.CPU, fleet.MaxAmount), min(made.Memory, fleet.MaxAmount)
 	return made
@@ -71,17 +67,11 @@ func victim(v *preemption.DomainVictim, node string, counting *budgets.Budgets) 
 
 // endsWith returns what ends with victims; false when a pod holds it that is none.
 func (q *question) endsWith(h *fleetview.Held) (fleet.Held, bool) {
-	held := fleet.Held{GPUs: h.GPUs, Traffic: h.Traffic}
-	for _, uid := range h.Pods {
+	victims, ends := h.EndsWith(func(uid string) (int, bool) {
 		at, found := q.at[types.UID(uid)]
-		if !found {
-			return fleet.Held{}, false
-		}
-		if !slices.Contains(held.Victims, at) {
-			held.Victims = append(held.Victims, at)
-		}
-	}
-	return held, len(held.Victims) > 0
+		return at, found
+	})
+	return fleet.Held{GPUs: h.GPUs, Traffic: h.Traffic, Victims: victims}, ends
 }
 
 // of returns the victims at positions.

@@ -60,7 +60,7 @@ func (l *gangLab) message(ctx context.Context, name string) (string, error) {
 }
 
 // testGangPreempts: all nodes are held by pods of a low priority. A gang that requires a rack and needs both nodes of it ends the two pods
-// there, with the rights of the chart, and one that needs three nodes in a rack ends nobody, since no rack has three.
+// there, with the rights of the chart, and one that needs three nodes in a rack ends none, since no rack has three.
 func (l *gangLab) testGangPreempts(t *testing.T) {
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "gang-urgent"}, Value: 1000}
 	if _, err := l.Client().SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {

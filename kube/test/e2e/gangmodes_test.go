@@ -210,20 +210,7 @@ func (l *modesLab) waits(t *testing.T, g *gangOf, want string) {
 			return fmt.Errorf("its conditions are %+v; want %q", group.Status.Conditions, want)
 		})
 	}
-	for _, pod := range say {
-		waitUntil(t, 20*time.Second, "member "+pod.Name+" says why it waits", func(ctx context.Context) error {
-			got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			for _, c := range got.Status.Conditions {
-				if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, want) {
-					return nil
-				}
-			}
-			return fmt.Errorf("its conditions are %+v; want %q", got.Status.Conditions, want)
-		})
-	}
+	waitSaysWhy(t, l.Client(), want, say...)
 	l.checkNone(t, g)
 }
 

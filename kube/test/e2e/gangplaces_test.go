@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
@@ -115,20 +116,7 @@ func (l *placesLab) testGangFallsBack(t *testing.T) {
 		}
 	}
 	const want = "berth: gang default/required waits as a whole: 4 members have to fit in one rack, and at most 3 do"
-	for _, pod := range required {
-		waitUntil(t, 20*time.Second, "member "+pod.Name+" says why it waits", func(ctx context.Context) error {
-			got, err := l.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			for _, c := range got.Status.Conditions {
-				if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, want) {
-					return nil
-				}
-			}
-			return fmt.Errorf("its conditions are %+v; want %q", got.Status.Conditions, want)
-		})
-	}
+	waitSaysWhy(t, l.Client(), want, required...)
 	t.Logf("refused after %v", time.Since(began).Round(time.Millisecond))
 	preferred := rig.run(t, l.gang("preferred", 4, 4, map[string]string{"berth.dev/topology-preferred": "rack"})...)
 	nodes := map[string]bool{}
@@ -199,5 +187,24 @@ func (l *placesLab) testGangsCompete(t *testing.T) {
 		if _, err := l.WaitPhase(timeout(t, time.Minute), pod.Namespace, pod.Name, corev1.PodRunning); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// waitSaysWhy waits until the conditions of pods say why they wait.
+func waitSaysWhy(t *testing.T, client kubernetes.Interface, want string, pods ...*corev1.Pod) {
+	t.Helper()
+	for _, pod := range pods {
+		waitUntil(t, 20*time.Second, "member "+pod.Name+" says why it waits", func(ctx context.Context) error {
+			got, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range got.Status.Conditions {
+				if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, want) {
+					return nil
+				}
+			}
+			return fmt.Errorf("its conditions are %+v; want %q", got.Status.Conditions, want)
+		})
 	}
 }

@@ -53,31 +53,31 @@ func gpusOf(pod *corev1.Pod) int {
 	return int(amount.Value())
 }
 
-// room is how many members of the gang a node can have besides.
-func (g *randomGang) room(n *spare) int {
+// capacity is how many members of the gang a node can have besides.
+func (g *randomGang) capacity(n *spare) int {
 	if !n.usable {
 		return 0
 	}
-	room := n.cpus
+	capacity := n.cpus
 	if g.gpus > 0 {
-		room = min(room, n.gpus/g.gpus)
+		capacity = min(capacity, n.gpus/g.gpus)
 	}
 	if g.apart {
-		room = min(room, 1)
+		capacity = min(capacity, 1)
 		for _, pod := range n.pods {
 			if pod.Labels["berth.dev/pod-group"] == g.name {
 				return 0 // Those that are being deleted count too.
 			}
 		}
 	}
-	return max(0, room)
+	return max(0, capacity)
 }
 
 // fit is how many more members of the gang fit, beside those that are on nodes; false where the racks of these are not one.
 func (g *randomGang) fit(nodes []*spare, bound []*corev1.Pod) (int, bool) {
 	byRack := map[string]int{}
 	for _, n := range nodes {
-		byRack[n.rack] += g.room(n)
+		byRack[n.rack] += g.capacity(n)
 	}
 	racks := map[string]bool{}
 	for _, pod := range bound {
@@ -88,13 +88,13 @@ func (g *randomGang) fit(nodes []*spare, bound []*corev1.Pod) (int, bool) {
 		}
 	}
 	most, sum := 0, 0
-	for rack, room := range byRack {
+	for rack, capacity := range byRack {
 		if g.segment > 0 {
-			room = room / g.segment * g.segment
+			capacity = capacity / g.segment * g.segment
 		}
-		sum += room
+		sum += capacity
 		if len(racks) == 0 || racks[rack] {
-			most = max(most, room)
+			most = max(most, capacity)
 		}
 	}
 	if g.required {
@@ -121,7 +121,7 @@ func (w *gangWorld) check(t *testing.T) string {
 			return text
 		}
 		if g.priority == nil || len(g.bound(pods)) >= g.least-g.done {
-			continue // It ends nobody for its surplus.
+			continue // It ends no pods for its surplus.
 		}
 		if text := g.check(pods, spares(list, g.outlast(pods))); text != "" {
 			return text + " without the pods that it can end"

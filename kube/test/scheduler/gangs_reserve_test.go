@@ -166,7 +166,7 @@ func TestGangReserved(t *testing.T) {
 					passed++
 				}
 			}
-			t.Logf("the gang started %v after the reservation, and %d of %d jobs were bound meanwhile", time.Since(reserved).Round(time.Millisecond), passed, len(s.bindings()))
+			t.Logf("the gang started %v after the reservation, and %d of %d jobs were bound before that", time.Since(reserved).Round(time.Millisecond), passed, len(s.bindings()))
 			if test.passes != (passed > 0) {
 				t.Errorf("%d jobs were bound on reserved nodes", passed)
 			}

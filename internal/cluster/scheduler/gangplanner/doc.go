@@ -8,6 +8,6 @@
 //   - that a gang is refused only where these rules leave no place for it.
 //
 // It keeps nothing of its own, does no I/O, and is for the scheduling cycle. It must not import anything of Berth but
-// internal/cluster/gangplan, gangview, the model and the claims of the scheduler, and internal/core, and of Kubernetes' scheduler only the
-// public framework.
+// internal/cluster/fleetview, gangplan, gangview, the model, claims and budgets of the scheduler, and internal/core, and of Kubernetes'
+// scheduler only the public framework.
 package gangplanner

@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
@@ -60,42 +60,42 @@ func usesClaims(pods []*v1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 })
 }
 
+// Started returns when the first of some pods started, in nanoseconds; 0 if none has.
+func Started(pods []*v1.Pod) (first int64) {
+	for _, pod := range pods {
+		if start := pod.Status.StartTime; start != nil && (first == 0 || start.UnixNano() < first) {
+			first = start.UnixNano()
+		}
+	}
+	return first
+}
+
 // holders describes holders by what is free on nodes when they have ended.
 func (p *Planner) holders(list []Holder, disruptions *budgets.Budgets) *gang.Holders {
 	made := &gang.Holders{Budgets: disruptions.Allowed}
 	at, nodes := map[types.UID]int{}, map[int]bool{}
 	for i := range list {
-		h := gang.Holder{Pods: len(list[i].Pods), Priority: list[i].Rank, With: list[i].Surplus}
+		h := gang.Holder{Pods: len(list[i].Pods), Priority: list[i].Rank, Started: Started(list[i].Pods), With: list[i].Surplus}
 		for _, pod := range list[i].Pods {
 			at[pod.UID] = i
 			if counted := disruptions.Of(pod); len(counted) > 0 {
 				h.Budgets = append(h.Budgets, counted)
 			}
-			if start := pod.Status.StartTime; start != nil && (h.Started == 0 || start.UnixNano() < h.Started) {
-				h.Started = start.UnixNano()
-			}
 			if node, known := p.Model.Index(pod.Spec.NodeName); known {
 				nodes[node] = true
-				h.Parts = add(h.Parts, node, gangplan.Amounts(pod))
+				h.Parts = add(h.Parts, node, pod)
 			}
 		}
 		made.List = append(made.List, h)
 	}
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		for _, held := range p.Model.View(node).Held() {
-			ended := gang.Held{Node: node, GPUs: held.GPUs, Traffic: held.Traffic}
-			for _, uid := range held.Pods {
-				i, ends := at[types.UID(uid)]
-				if !ends {
-					ended.Holders = nil
-					break
-				}
-				if !slices.Contains(ended.Holders, i) {
-					ended.Holders = append(ended.Holders, i)
-				}
-			}
-			if len(ended.Holders) > 0 {
-				made.Held = append(made.Held, ended)
+			positions, ends := held.EndsWith(func(uid string) (int, bool) {
+				i, found := at[types.UID(uid)]
+				return i, found
+			})
+			if ends {
+				made.Held = append(made.Held, gang.Held{Node: node, Holders: positions, GPUs: held.GPUs, Traffic: held.Traffic})
 			}
 		}
 	}
@@ -103,13 +103,12 @@ func (p *Planner) holders(list []Holder, disruptions *budgets.Budgets) *gang.Hol
 }
 
 // add adds what a pod has of a node to the parts of its holder.
-func add(parts []gang.Part, node int, amounts v1.ResourceList) []gang.Part {
+func add(parts []gang.Part, node int, pod *v1.Pod) []gang.Part {
 	i := slices.IndexFunc(parts, func(part gang.Part) bool { return part.Node == node })
 	if i < 0 {
 		i, parts = len(parts), append(parts, gang.Part{Node: node})
 	}
-	part := &parts[i]
-	part.CPU = min(fleet.MaxAmount, part.CPU+max(0, amounts.Cpu().MilliValue()))
-	part.Memory = min(fleet.MaxAmount, part.Memory+(max(0, amounts.Memory().Value())+1<<20-1)>>20)
+	cpu, memory := fleetview.Taken(pod)
+	parts[i].CPU, parts[i].Memory = min(fleet.MaxAmount, parts[i].CPU+cpu), min(fleet.MaxAmount, parts[i].Memory+memory)
 	return parts
 }

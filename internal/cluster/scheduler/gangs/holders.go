@@ -82,7 +82,7 @@ type unit struct {
 	name string
 	pods []*v1.Pod
 	rank int32
-	// started is when the first one started, in nanoseconds.
+	// started is when the first one started.
 	started int64
 	// surplus is the number of the unit in the surplus of its gang, from 1 on; 0 is none.
 	surplus int
@@ -129,12 +129,9 @@ func (r *registry) divide(name string, g *gang, pods []*v1.Pod) []unit {
 }
 
 func newUnit(name string, pods []*v1.Pod, surplus int) unit {
-	u := unit{name: name, pods: pods, rank: corev1helpers.PodPriority(pods[0]), surplus: surplus}
+	u := unit{name: name, pods: pods, rank: corev1helpers.PodPriority(pods[0]), started: gangplanner.Started(pods), surplus: surplus}
 	for _, pod := range pods {
 		u.rank = max(u.rank, corev1helpers.PodPriority(pod))
-		if start := pod.Status.StartTime; start != nil && (u.started == 0 || start.UnixNano() < u.started) {
-			u.started = start.UnixNano()
-		}
 	}
 	return u
 }

@@ -48,7 +48,7 @@ type seeker struct {
 	devices bool
 }
 
-// against tells whether a hold keeps the place from somebody.
+// against tells whether a hold keeps the place from a seeker.
 func (h *hold) against(who *seeker) bool {
 	if h.gang == who.key || (h.lost || h.reservation != nil) && h.priority < who.priority {
 		return false
@@ -137,7 +137,7 @@ func (h *holds) expire(now time.Time) {
 	}
 }
 
-// others returns what is held against somebody, in a fixed order, without what is reserved.
+// others returns what is held against a seeker, in a fixed order, without what is reserved.
 func (h *holds) others(who *seeker) []*hold {
 	list := slices.SortedFunc(maps.Values(h.byPod), func(a, b *hold) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.pod, b.pod))
@@ -156,7 +156,7 @@ func wanted(list []*hold, m *model.Model) []model.Held {
 	return held
 }
 
-// lacks returns the resource of which a node has too little for somebody beside what is held and reserved there for other gangs, and for
+// lacks returns the resource of which a node has too little for a seeker beside what is held and reserved there for other gangs, and for
 // which gang.
 func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.ResourceName, gangview.Key, bool) {
 	list := h.byNode[node.Node().Name]
@@ -189,7 +189,7 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 	return "", gangview.Key{}, false
 }
 
-// left returns what somebody can use of a node beside the reserved places: what is free there now or will be at the start of the
+// left returns what a seeker can use of a node beside the reserved places: what is free there now or will be at the start of the
 // reservations, without these places. It has the resources of these only, and is nil where nothing is reserved.
 func (h *holds) left(node fwk.NodeInfo, who *seeker, now time.Time) v1.ResourceList {
 	var left v1.ResourceList
@@ -228,7 +228,7 @@ func (h *holds) left(node fwk.NodeInfo, who *seeker, now time.Time) v1.ResourceL
 	return left
 }
 
-// firstOn returns the first gang by name for which something is held against somebody on a node.
+// firstOn returns the first gang by name for which something is held against a seeker on a node.
 func (h *holds) firstOn(node string, who *seeker) (first gangview.Key) {
 	for _, held := range h.byNode[node] {
 		if held.against(who) && (first == (gangview.Key{}) || held.gang.String() < first.String()) {

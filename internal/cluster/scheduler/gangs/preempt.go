@@ -1,10 +1,12 @@
 package gangs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -175,7 +177,7 @@ func knownEnd(pod *v1.Pod, now time.Time) (time.Time, bool) {
 type eviction struct {
 	pod *v1.Pod
 	key gangview.Key
-	// member is one of the gang, scheduler its scheduler.
+	// member is one of the gang.
 	member *v1.Pod
 }
 
@@ -202,14 +204,20 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 	}
 }
 
-// toEvict returns the pods that are to be ended now.
+// toEvict returns the pods that are to be ended now, by name.
 func (r *registry) toEvict() (list []*eviction) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.evictions {
 		list = append(list, e)
 	}
+	slices.SortFunc(list, func(a, b *eviction) int { return byName(a.pod, b.pod) })
 	return list
+}
+
+// byName orders pods by namespace and name.
+func byName(a, b *v1.Pod) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
 // evicted notes that a pod ends.

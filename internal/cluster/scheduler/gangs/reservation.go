@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -207,7 +206,9 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 			return false
 		}
 		r.revoke(g)
-		g.preempt = now.Add(r.limits.Preempt << min(max(0, g.preemptions-1), mostDoublings))
+		if g.preemptions > 0 { // Not where it has waited only for pods that were being deleted already.
+			g.preempt = now.Add(r.limits.Preempt << min(g.preemptions-1, mostDoublings))
+		}
 	}
 	for _, pod := range r.build(g).Members {
 		if pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == v1.PreemptNever {
@@ -244,9 +245,7 @@ func (res *reservation) starts(pods []*v1.Pod, now time.Time) string {
 			return known
 		})
 	}
-	first := slices.MinFunc(named, func(a, b *v1.Pod) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
+	first := slices.MinFunc(named, byName)
 	such := first.Namespace + "/" + first.Name
 	if len(named) > 1 {
 		such = fmt.Sprintf("%s and %s", such, count(len(named)-1, "other pod"))

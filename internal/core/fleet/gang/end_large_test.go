@@ -76,7 +76,7 @@ func TestEndLarge(t *testing.T) {
 		}
 		if got == nil {
 			counts["none"]++
-			if !check.fits(check.nobody) && check.fits(all) {
+			if !check.fits(check.noHolders) && check.fits(all) {
 				t.Fatalf("case %d of seed %d: no answer, and there is one", number, seed)
 			}
 			continue
@@ -87,7 +87,7 @@ func TestEndLarge(t *testing.T) {
 			set[i] = true
 		}
 		w := check.ending.worth(set)
-		if !check.fits(set) || check.fits(check.nobody) || got.Plan.Placed < g.Min || w.violations != got.Violations || w.priority != got.Priority || w.pods != got.Pods {
+		if !check.fits(set) || check.fits(check.noHolders) || got.Plan.Placed < g.Min || w.violations != got.Violations || w.priority != got.Priority || w.pods != got.Pods {
 			t.Fatalf("case %d of seed %d: %+v, %+v", number, seed, got, w)
 		}
 		for _, i := range got.Holders {
@@ -109,8 +109,8 @@ func TestEndLarge(t *testing.T) {
 // check asks the planner whether a gang fits without holders.
 type check struct {
 	*run
-	ending *ending
-	nobody []bool
+	ending    *ending
+	noHolders []bool
 }
 
 func newCheck(p *Planner, t *Topology, g *Gang, h *Holders) (*check, error) {
@@ -118,7 +118,7 @@ func newCheck(p *Planner, t *Topology, g *Gang, h *Holders) (*check, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &check{p.newRun(t, g), e, e.nobody}, nil
+	return &check{p.newRun(t, g), e, e.noHolders}, nil
 }
 
 func (c *check) fits(set []bool) bool {

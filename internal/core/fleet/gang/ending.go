@@ -26,8 +26,8 @@ type ending struct {
 	highest  []int32
 	wide     []bool
 	// mains are the holders with which others end.
-	mains  []int
-	nobody []bool
+	mains     []int
+	noHolders []bool
 	// counted are the holders that budgets count and that are not wide, charges by holder how many of its pods are taken to violate a
 	// budget, version the number of the charges. least are charges at least.
 	counted  []int
@@ -58,7 +58,7 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 	count := len(h.List)
 	e := &ending{
 		run: p.newRun(t, g), holders: h, sites: sites, idle: make([]*site, p.fleet.Len()), closures: closures(h), highest: make([]int32, count), wide: make([]bool, count),
-		nobody: make([]bool, count), charges: make([]int, count), least: make([]int, count), versions: map[string]int{"": 0}, answers: map[string]answer{}, links: map[any]int{},
+		noHolders: make([]bool, count), charges: make([]int, count), least: make([]int, count), versions: map[string]int{"": 0}, answers: map[string]answer{}, links: map[any]int{},
 		inLevel: map[int][]domain{},
 	}
 	e.slow = e.space == nil || slices.ContainsFunc(g.Classes, sharesGPUs)
@@ -134,7 +134,7 @@ func (e *ending) fitsIn(d domain, set []bool) bool {
 	if e.slow {
 		return e.show(set) == nil && e.takes(d)
 	}
-	e.ended, e.may = set, e.nobody
+	e.ended, e.may = set, e.noHolders
 	return e.takes(d)
 }
 

@@ -147,7 +147,7 @@ func (o *optimum) try(wide []int) bool {
 	if o.hopeless(least) {
 		return false
 	}
-	o.ended, o.may = o.nobody, o.narrow
+	o.ended, o.may = o.noHolders, o.narrow
 	if len(wide) > 0 {
 		o.ended = o.set(wide)
 	}
