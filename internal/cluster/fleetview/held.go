@@ -17,8 +17,8 @@ type Held struct {
 	Traffic fleet.Traffic
 }
 
-// EndsWith returns the positions of those with whose end the devices are free, each once, by the position of each pod; false where a pod has
-// none, which goes on.
+// EndsWith returns the positions of those with whose end the devices are free, each once, by the position of each pod; false where a pod
+// has none, which goes on.
 func (h *Held) EndsWith(position func(uid string) (int, bool)) (positions []int, ends bool) {
 	for _, uid := range h.Pods {
 		at, found := position(uid)
