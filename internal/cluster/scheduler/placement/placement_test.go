@@ -132,25 +132,42 @@ func TestWaiting(t *testing.T) {
 	}
 	step("no pod waits", gpuNode("gpu", true, true))
 	for _, p := range []*v1.Pod{waitingPod("old", 0), waitingPod("young", 0), waitingPod("first", 10)} {
-		w.add(p, gpu)
+		w.add(p, gpu, w.seen())
 	}
-	w.add(waitingPod("other", 99), []fleet.Shape{{Resource: "mig", GPUs: 1}})
+	w.add(waitingPod("other", 99), []fleet.Shape{{Resource: "mig", GPUs: 1}}, w.seen())
 	step("one is free", gpuNode("gpu", false, true), "ml/first")
 	step("the same again", gpuNode("gpu", false, true))
 	step("less is free", gpuNode("gpu", true, true))
 	step("two are free", gpuNode("gpu", false, false), "ml/old", "ml/young")
-	w.add(waitingPod("old", 0), gpu)
+	w.add(waitingPod("old", 0), gpu, w.seen())
 	w.remove("old")
 	step("the GPUNode is gone", nil)
 	step("it is back, and its pod was bound", gpuNode("gpu", false, false))
 	step("another resource", gpuNode("mig", false, false), "ml/other")
+
+	// A cycle begins, a GPUNode changes, and then the pod is refused.
+	missed := func(what string, h *fleetview.Hardware, want ...string) {
+		t.Helper()
+		handle.pods = nil
+		seen := w.seen()
+		w.SetHardware(h)
+		w.add(waitingPod("late", 0), gpu, seen)
+		if !slices.Equal(handle.pods, want) {
+			t.Errorf("%s: tried again %v; want %v", what, handle.pods, want)
+		}
+		w.remove("late")
+	}
+	missed("more of another resource", gpuNode("mig", false, false, false))
+	missed("none is free", gpuNode("gpu", true))
+	missed("one is free", gpuNode("gpu", false), "ml/late")
+	missed("the same again", gpuNode("gpu", false))
 }
 
 // TestWaitingBound: no more pods are kept than the bound, and the one that waits longest is forgotten first.
 func TestWaitingBound(t *testing.T) {
 	w := newWaiting(&activated{}, model.New(model.Deps{}))
 	for i := range maxWaiting + 5 {
-		w.add(waitingPod(fmt.Sprint(i), 0), nil)
+		w.add(waitingPod(fmt.Sprint(i), 0), nil, 0)
 	}
 	if _, old := w.pods["4"]; old || len(w.pods) != maxWaiting {
 		t.Errorf("%d pods are kept, the oldest one: %v; want %d without it", len(w.pods), old, maxWaiting)

@@ -89,7 +89,7 @@ func (f *Factory) Waits(pod *v1.Pod) {
 	list := f.waiting
 	f.mu.Unlock()
 	if requests := f.model.Requests(pod); list != nil && requests[0].GPUs > 0 {
-		list.add(pod, requests)
+		list.add(pod, requests, list.seen())
 	}
 }
 
@@ -170,6 +170,8 @@ func (p *Plugin) Name() string { return Name }
 type cycle struct {
 	requests []fleet.Shape
 	scores   []fleet.Score
+	// seen is what GPUNodes had said when the cycle began.
+	seen uint64
 	// gpus is true for a pod that requests devices of a resource, claims for one that requests them through ResourceClaims.
 	gpus, claims bool
 	// predicted are the GPUs that were predicted for a node. A pod group cycle reserves each member, undoes that, and reserves it again
@@ -194,8 +196,9 @@ func read(state fwk.CycleState) *cycle {
 // PreFilter brings the model in line with the snapshot and scores all nodes for the pod.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	p.ready(ctx)
+	seen := p.waiting.seen()
 	p.model.Sync(nodes)
-	c := &cycle{requests: p.model.Requests(pod)}
+	c := &cycle{requests: p.model.Requests(pod), seen: seen}
 	c.gpus = c.requests[0].GPUs > 0
 	if err := p.score(ctx, c, pod, nodes); err != nil {
 		return nil, fwk.AsStatus(err)

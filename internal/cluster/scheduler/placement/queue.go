@@ -59,6 +59,9 @@ type waiting struct {
 	pods   map[types.UID]waiter
 	number uint64
 	free   map[string]map[string]int64 // by node and resource
+	// rises is how often a node got more free devices, and risen what it was when one got more of a resource.
+	rises uint64
+	risen map[string]uint64
 }
 
 // waiter is a pod with its place in the order.
@@ -69,13 +72,32 @@ type waiter struct {
 }
 
 func newWaiting(handle fwk.Handle, m *model.Model) *waiting {
-	return &waiting{handle: handle, model: m, pods: map[types.UID]waiter{}, free: map[string]map[string]int64{}}
+	return &waiting{handle: handle, model: m, pods: map[types.UID]waiter{}, free: map[string]map[string]int64{}, risen: map[string]uint64{}}
 }
 
-// add notes that a pod waits.
-func (w *waiting) add(pod *v1.Pod, requests []fleet.Shape) {
+// seen returns what a scheduling cycle that begins now knows.
+func (w *waiting) seen() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.rises
+}
+
+// add notes that a pod waits, which was refused in a cycle that has seen so much. When a node has got more of what it requests since then,
+// the pod is tried again at once: no other event may follow.
+func (w *waiting) add(pod *v1.Pod, requests []fleet.Shape, seen uint64) {
+	if w.note(pod, requests, seen) {
+		w.handle.Activate(klog.Background(), map[string]*v1.Pod{podKey(pod): pod})
+	}
+}
+
+// note adds a pod to those that wait, or tells that it has missed something.
+func (w *waiting) note(pod *v1.Pod, requests []fleet.Shape, seen uint64) (missed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.ContainsFunc(requests, func(s fleet.Shape) bool { return w.risen[s.Resource] > seen }) {
+		delete(w.pods, pod.UID)
+		return true
+	}
 	old, known := w.pods[pod.UID]
 	if !known && len(w.pods) >= maxWaiting {
 		w.dropOldest()
@@ -91,6 +113,7 @@ func (w *waiting) add(pod *v1.Pod, requests []fleet.Shape) {
 		}
 	}
 	w.pods[pod.UID] = made
+	return false
 }
 
 // dropOldest forgets the pod that waits longest.
@@ -134,6 +157,8 @@ func (w *waiting) wake(node string, free map[string]int64) {
 	pods := map[string]*v1.Pod{}
 	for name, count := range free {
 		if more := count - before[name]; more > 0 {
+			w.rises++
+			w.risen[name] = w.rises
 			w.pick(name, int(more), pods)
 		}
 	}
@@ -174,7 +199,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod
 	if c == nil || !c.gpus {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	p.waiting.add(pod, c.requests)
+	p.waiting.add(pod, c.requests, c.seen)
 	if _, err := state.Read(model.GangState); err == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable) // The gang waits as a whole, and its plugin says why.
 	}
