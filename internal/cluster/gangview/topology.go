@@ -52,6 +52,14 @@ func (l Levels) Resolve(value string) string {
 	return value
 }
 
+// NameOf returns the name of the level that has a label key, which is the key itself when no level has it.
+func (l Levels) NameOf(key string) string {
+	if i := slices.IndexFunc(l, func(level Level) bool { return level.Key == key }); i >= 0 {
+		return l[i].Name
+	}
+	return key
+}
+
 // wider tells whether both label keys are those of levels, and the first of a wider one.
 func (l Levels) wider(key, than string) bool {
 	a := slices.IndexFunc(l, func(level Level) bool { return level.Key == key })

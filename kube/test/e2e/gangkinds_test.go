@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +29,20 @@ func (l *gangLab) testKinds(t *testing.T) {
 	t.Run("Job", func(t *testing.T) { l.testJob(t, false) })
 	t.Run("Suspended", func(t *testing.T) { l.testJob(t, true) })
 	t.Run("SchedulerPlugins", func(t *testing.T) {
-		l.testPodGroup(t, gangview.SchedulerPlugins, func(pod *corev1.Pod) { pod.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "kind-group"} })
+		dir := downloadedModule(t, "sigs.k8s.io/scheduler-plugins@v0.34.7", "h1:GENSA4rKpCKBrPvNSo2AV2QHU7j3a6LT14kNlHhXfeg=")
+		definitions, err := objectsOf(filepath.Join(dir, "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"))
+		if err != nil || len(definitions) != 1 {
+			t.Fatalf("%d definitions of PodGroups: %v", len(definitions), err)
+		}
+		l.testPodGroup(t, gangview.SchedulerPlugins, definitions[0], func(pod *corev1.Pod) { pod.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "kind-group"} })
 	})
 	t.Run("Volcano", func(t *testing.T) {
-		l.testPodGroup(t, gangview.Volcano, func(pod *corev1.Pod) {
+		definition := &unstructured.Unstructured{}
+		resource, _ := gangview.Volcano.Resource()
+		if err := definition.UnmarshalJSON(fmt.Appendf(nil, podGroupDefinition, resource.Group, resource.Version)); err != nil {
+			t.Fatal(err)
+		}
+		l.testPodGroup(t, gangview.Volcano, definition, func(pod *corev1.Pod) {
 			pod.Annotations = map[string]string{"scheduling.k8s.io/group-name": "kind-group"}
 		})
 	})
@@ -127,23 +141,34 @@ func (l *gangLab) run1(t *testing.T, name string) {
 	l.run(t, pod)
 }
 
-// podGroupDefinition is the definition of PodGroups, as far as a scheduler reads it.
+// podGroupDefinition is a definition of PodGroups, as far as a scheduler reads it: Volcano's own file is in no module that can be had
+// here.
 const podGroupDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
 "metadata":{"name":"podgroups.%[1]s","annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},
 "spec":{"group":%[1]q,"scope":"Namespaced","names":{"kind":"PodGroup","plural":"podgroups","singular":"podgroup"},"versions":[{"name":%[2]q,"served":true,"storage":true,
 "schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
 
+// downloadedModule returns the folder of a module with a checksum, which is downloaded if need be.
+func downloadedModule(t *testing.T, module, sum string) string {
+	t.Helper()
+	var problem bytes.Buffer
+	download := exec.CommandContext(timeout(t, 2*time.Minute), "go", "mod", "download", "-json", module)
+	download.Dir, download.Stderr = t.TempDir(), &problem
+	out, err := download.Output()
+	var made struct{ Dir, Sum, Error string }
+	if jsonErr := json.Unmarshal(out, &made); err != nil || jsonErr != nil || made.Sum != sum {
+		t.Fatalf("download %s: %v, %v; it has the checksum %q, want %q; %s%s", module, err, jsonErr, made.Sum, sum, made.Error, problem.String())
+	}
+	return made.Dir
+}
+
 // testPodGroup runs pods that name a PodGroup of another project: they wait until it exists and its minimum is reached, and then all run.
-func (l *gangLab) testPodGroup(t *testing.T, source gangview.Source, join func(*corev1.Pod)) {
+func (l *gangLab) testPodGroup(t *testing.T, source gangview.Source, definition *unstructured.Unstructured, join func(*corev1.Pod)) {
 	client, err := dynamic.NewForConfig(l.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	resource, _ := source.Resource()
-	definition := &unstructured.Unstructured{}
-	if err := definition.UnmarshalJSON(fmt.Appendf(nil, podGroupDefinition, resource.Group, resource.Version)); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := client.Resource(definitions()).Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +202,9 @@ func (l *gangLab) testPodGroup(t *testing.T, source gangview.Source, join func(*
 		t.Errorf("before the PodGroup exists: %v", err)
 	}
 	group := podGroup(resource, 3)
+	if source == gangview.SchedulerPlugins {
+		group.Object["spec"].(map[string]any)["scheduleTimeoutSeconds"] = int64(10)
+	}
 	waitUntil(t, 20*time.Second, "the API server serves PodGroups", func(ctx context.Context) error {
 		_, err := client.Resource(resource).Namespace(metav1.NamespaceDefault).Create(ctx, group, metav1.CreateOptions{})
 		return err

@@ -123,16 +123,19 @@ func (p *Planner) read(ask *gangplan.Question, made *gang.Plan) Plan {
 // Sentence says why a gang does not fit.
 func Sentence(key gangview.Key, refusal *gang.Refusal, levels gangview.Levels) string {
 	named := *refusal
-	for _, l := range levels {
-		for _, level := range []*string{&named.Level, &named.Wider} {
-			if *level == l.Key {
-				*level = l.Name
-			}
-		}
-	}
+	named.Level, named.Wider = levels.NameOf(named.Level), levels.NameOf(named.Wider)
 	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", key, &named)
 	if named.Wider != "" {
 		text += fmt.Sprintf("; it would fit in %s", in(named.Wider))
+	}
+	return text
+}
+
+// NoMore says why none of the members that wait is placed of a gang that has its least number of members.
+func NoMore(view *gangview.Gang, levels gangview.Levels) string {
+	text := fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", view.Key, view.Min)
+	if size := view.Topology.SegmentSize; size > 0 {
+		text += fmt.Sprintf(" where their segments have to be, each of %d members in one %s", size, levels.NameOf(view.Topology.SegmentLevel))
 	}
 	return text
 }

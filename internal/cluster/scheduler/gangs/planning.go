@@ -172,7 +172,7 @@ func (r *registry) pausing(g *gang, version uint64) string {
 // answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
 func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
 	if text == "" && len(planned) == 0 {
-		text = fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", g.name, q.view.Min)
+		text = gangplanner.NoMore(q.view, r.levels)
 	}
 	if text != "" {
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}

@@ -61,7 +61,7 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 	case answer.Refusal != nil && !answer.Refusal.Rough:
 		v.refusal = gangplanner.Sentence(view.Key, answer.Refusal, p.Levels())
 	case len(v.plans) > 0 && v.plans[0].Exact && len(v.plans[0].Places) == 0:
-		v.refusal = fmt.Sprintf("berth: gang %s has its least number of members, %d, and there is no capacity for more", view.Key, view.Min)
+		v.refusal = "berth: " + gangplanner.NoMore(&view, p.Levels())
 	}
 	return v, nil
 }
