@@ -5,6 +5,8 @@ go 1.26.0
 require (
 	github.com/berth-gpu/berth v0.0.0-00010101000000-000000000000
 	github.com/berth-gpu/berth/hack/images v0.0.0-00010101000000-000000000000
+	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/chromedp v0.23.0
 	github.com/containerd/containerd/api v1.11.1
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/cadvisor/lib v0.60.5
@@ -35,7 +37,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/pelletier/go-toml v1.9.5 // indirect
+require (
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	github.com/pelletier/go-toml v1.9.5 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect

@@ -64,9 +64,10 @@ type AgentConfig struct {
 	// the slices. Default gpu.berth.dev.
 	DRADriverName string `json:"draDriverName,omitempty"`
 
-	// DriverRoot is the host's path of the root that holds the driver's files. Default /.
+	// DriverRoot is the host's path of the root that holds the driver's files. Default: the first of the usual places that has its
+	// library when the agent starts, else /. Set it where the driver can come after the agent and is not below /.
 	DriverRoot string `json:"driverRoot,omitempty"`
-	// DevRoot is the host's path of the root that holds dev/. Default: DriverRoot.
+	// DevRoot is the host's path of the root that holds dev/. Default: DriverRoot, or what belongs to the place that was found.
 	DevRoot string `json:"devRoot,omitempty"`
 	// HostRoot is the path of the host's root; in a container, the mount point of the host's /. Default /.
 	HostRoot string `json:"hostRoot,omitempty"`
@@ -77,8 +78,8 @@ type AgentConfig struct {
 	// HookDir is the host's directory that the CDI hook program is installed in.
 	// Default /opt/berth/bin.
 	HookDir string `json:"hookDir,omitempty"`
-	// ContainerdStateDir is containerd's state directory, where the OCI specs of
-	// running containers are. Default /run/containerd.
+	// ContainerdStateDir is containerd's state directory on the host, where the OCI specs of
+	// running containers are. Default: that of the running container runtime, which is found by its process and socket.
 	ContainerdStateDir string `json:"containerdStateDir,omitempty"`
 	// CgroupRoot is the kubelet's cgroupRoot; containers outside of it are ignored. Default: every container of the
 	// machine belongs to the node.
@@ -112,8 +113,14 @@ type AgentConfig struct {
 	// MetricsListen is an address that serves /metrics and nothing else, for Prometheus; the
 	// metrics name the pods that hold GPUs. Default: none.
 	MetricsListen string `json:"metricsListen,omitempty"`
-	// DCGMNames adds dcgm-exporter's names and labels to /metrics.
+	// DCGMNames adds dcgm-exporter's names and labels to /metrics, with the fields of its own lists.
 	DCGMNames bool `json:"dcgmNames,omitempty"`
+	// DCGMCounters is a list of further fields for /metrics in the form of dcgm-exporter, FIELD, type, help in each
+	// line, such as "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, counter, Uncorrected errors.". A field that cannot be given is a
+	// problem with the reason; docs/metrics.md lists the fields.
+	DCGMCounters Lines `json:"dcgmCounters,omitempty"`
+	// DCGMCountersFile is the path of a file with such a list.
+	DCGMCountersFile string `json:"dcgmCountersFile,omitempty"`
 	// DCGMHostnameLabel is the label with the node's name under dcgm-exporter's names: Hostname, as all its
 	// releases have it, or hostname, as its main branch does. Default Hostname.
 	DCGMHostnameLabel string `json:"dcgmHostnameLabel,omitempty"`
@@ -124,6 +131,9 @@ type AgentConfig struct {
 	// Standalone works without an API server: no GPUNode is published.
 	Standalone bool `json:"standalone,omitempty"`
 }
+
+// Lines is a text of several lines.
+type Lines string
 
 // DeviceListStrategy is a way to pass devices to a container.
 type DeviceListStrategy string

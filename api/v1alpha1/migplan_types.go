@@ -81,3 +81,24 @@ type MIGBlocker struct {
 	Instance *MIGInstance `json:"instance,omitempty"`
 	Holders  []string     `json:"holders"`
 }
+
+// KindMIGLayoutList is the kind of MIGLayoutList.
+const KindMIGLayoutList = "MIGLayoutList"
+
+// MIGLayoutList is what berth mig layouts prints with -o json and -o yaml.
+type MIGLayoutList struct {
+	metav1.TypeMeta `json:",inline"`
+	// Node is empty for hardware that is no node's.
+	Node string `json:"node,omitempty"`
+	// Items are sorted by name.
+	Items []MIGLayout `json:"items"`
+	// NotRead are definitions of layouts that could not be read, with the reason.
+	NotRead []TraceNotRead `json:"notRead,omitempty"`
+}
+
+// MIGLayout is a layout that can be applied.
+type MIGLayout struct {
+	Name string `json:"name"`
+	// Source is where it is defined: a file, NAMESPACE/NAME/KEY of a ConfigMap, or "hardware" for one that follows from the GPUs.
+	Source string `json:"source"`
+}

@@ -5,6 +5,18 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // KindGPUSamples is the kind of GPUSamples.
 const KindGPUSamples = "GPUSamples"
 
+// KindGPUSamplesList is the kind of GPUSamplesList.
+const KindGPUSamplesList = "GPUSamplesList"
+
+// GPUSamplesList is what berth top prints of several nodes with -o json and -o yaml.
+type GPUSamplesList struct {
+	metav1.TypeMeta `json:",inline"`
+	// Items are the nodes by name. One whose measurements were not read has the time of none.
+	Items []GPUSamples `json:"items"`
+	// NotRead says why measurements were not read.
+	NotRead []string `json:"notRead,omitempty"`
+}
+
 // GPUSamples has the values of one measurement of a node's GPUs, as berth top shows them. A value that the hardware
 // does not report is missing.
 type GPUSamples struct {

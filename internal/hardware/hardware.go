@@ -43,7 +43,9 @@ type Deps struct {
 	LibraryReplaced func(file string)
 	// SampleInterval is the time between two measurements; zero is the vendor's default.
 	SampleInterval time.Duration
-	Log            *slog.Logger
+	// OptionalMeasures are those to measure of the ones that are [gpu.Measure.Optional].
+	OptionalMeasures []gpu.Measure
+	Log              *slog.Logger
 }
 
 // Open returns all vendors that this program supports, whether or not the machine has GPUs of them. It makes no driver
@@ -59,7 +61,7 @@ func Open(deps Deps) []Vendor {
 	return []Vendor{&nvidiaVendor{
 		Adapter: adapter, Actions: nvidia.NewActions(from),
 		SMI:     smi.New(smi.Deps{Program: deps.SMI, DriverRoot: deps.Roots.Driver, Log: deps.Log}),
-		sampler: adapter.Sampler(nvidia.SamplerDeps{Interval: deps.SampleInterval, Log: deps.Log}),
+		sampler: adapter.Sampler(nvidia.SamplerDeps{Interval: deps.SampleInterval, Optional: deps.OptionalMeasures, Log: deps.Log}),
 	}}
 }
 

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// IdleBelow is the activity, from 0 to 1, below which a device that is held counts as idle.
+const IdleBelow = 0.01
+
 // Measure is a quantity of a GPU or a MIG device that is read periodically, in base units.
 type Measure int
 
@@ -64,8 +67,43 @@ const (
 	FP32Active                             // ratio
 	FP16Active                             // ratio
 	DRAMActive                             // ratio
+
+	// Those from here on are read only where they are asked for.
+	PowerLimitSet         // watts, as it was set for the GPU alone
+	PowerLimitLeast       // watts, the lowest that can be set
+	PowerLimitMost        // watts, the highest that can be set
+	PowerLimitDefault     // watts
+	PowerInstant          // watts, without averaging
+	TemperatureSlowdown   // degrees Celsius, at which the clocks are lowered
+	TemperatureShutdown   // degrees Celsius, at which the GPU switches itself off
+	TemperatureMost       // degrees Celsius, the highest for normal work
+	TemperatureMemoryMost // degrees Celsius, the highest for normal work
+	PerformanceState      // 0 is the fastest
+	FanSpeed              // ratio of the highest
+	PCIeGeneration        // of the link now
+	PCIeGenerationMost    // of GPU and slot
+	PCIeWidth             // lanes of the link now
+	PCIeWidthMost         // lanes of GPU and slot
+	ClockSMMost           // hertz
+	ClockMemoryMost       // hertz
+	ClockVideoMost        // hertz
+	BAR1Size              // bytes
+	BAR1Free              // bytes
+	BAR1Used              // bytes
+	PersistenceMode       // 1 while it is on
+	ECCMode               // 1 while it is on
+	ECCModePending        // 1 if it is on after the next reset
+	NVLinkTransmit        // bytes per second
+	NVLinkReceive         // bytes per second
+	IntegerActive         // ratio
+	TensorDFMAActive      // ratio
+	TensorHMMAActive      // ratio
+	TensorIMMAActive      // ratio
 	measures
 )
+
+// Optional reports whether a measure is read only where it is asked for.
+func (m Measure) Optional() bool { return m > DRAMActive }
 
 // Readings are the measures that the hardware reported. A measure that it did not report is absent, not zero.
 type Readings struct {

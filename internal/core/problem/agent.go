@@ -22,6 +22,18 @@ func agentProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "DCGM_COUNTERS_INVALID", Severity: Warning, Area: AreaConfig, Title: "a list of DCGM's fields cannot be read completely",
+			Meaning: "The lines that the message names have no effect; the others do.",
+			Fix:     "Correct the lines, and restart the agent's pod (a change of agent.dcgmCounters of the chart does).",
+			Seen:    seenNode,
+		},
+		{
+			Code: "DCGM_FIELD_UNAVAILABLE", Severity: Warning, Area: AreaConfig, Title: "a listed field of DCGM has no value",
+			Meaning: "Queries for the field return nothing. The reason is in the message.",
+			Fix:     "Remove the field from the list (dcgmCounters, dcgmCountersFile), or use what the message names in its place. docs/metrics.md lists the fields that there are.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "GPUNODE_DEFINITION", Severity: Error, Area: AreaAgent, Title: "the CustomResourceDefinition of GPUNode is missing or old",
 			Meaning: "The API server does not have the resource GPUNode, so the node's GPUs are not shown; or it has an earlier version, and drops what this agent adds.",
 			Fix:     "The operator of the chart applies it: see its log (kubectl -n berth-system logs deployment/berth-operator). Without the operator: kubectl apply --server-side -f api/crds. The agent looks again by itself.",

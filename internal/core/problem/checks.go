@@ -10,6 +10,12 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
+			Code: "PLATFORM_WSL", Severity: Error, Area: AreaDriver, Title: "GPUs of the Windows Subsystem for Linux are not supported",
+			Meaning: "WSL has one device, /dev/dxg, for all GPUs together, no device node per GPU and no driver in the Linux kernel. A container cannot be given one GPU and no other, so Berth advertises none.",
+			Fix:     "Run the node on Linux with NVIDIA's driver, or use a virtual machine that the GPU is passed through to.",
+			Seen:    seenDoctor,
+		},
+		{
 			Code: "DRIVER_LIBRARY_MISSING", Severity: Error, Area: AreaDriver, Title: "a library of the driver was not found",
 			Meaning: "Without libnvidia-ml no GPU is found; without libcuda no program in a container can compute.",
 			Fix:     "Install the driver's libraries. If they are below another root, as with a driver container, set --driver-root (/run/nvidia/driver).",
@@ -85,6 +91,12 @@ func checkProblems() []Problem {
 			Code: "RUNTIME_CDI_DIRS", Severity: Error, Area: AreaRuntime, Title: "the runtime does not read the directory of Berth's CDI spec",
 			Meaning: "Containers with a GPU do not start, because the runtime does not find the CDI device.",
 			Fix:     "Add the directory to cdi_spec_dirs of the runtime's configuration, or set cdiDir of the agent to one that is read.",
+			Seen:    seenDoctor,
+		},
+		{
+			Code: "KUBELET_DIR_DIFFERS", Severity: Error, Area: AreaKubelet, Title: "the agent is set to another directory than the kubelet's",
+			Meaning: "The agent cannot ask the kubelet for a pod's devices, and its DRA driver is never registered. Some distributions give the kubelet a root directory of its own, such as /var/lib/k0s/kubelet.",
+			Fix:     "Set host.kubeletDir in the chart's values, or --kubelet-dir, to the directory that the message names.",
 			Seen:    seenDoctor,
 		},
 		{

@@ -42,6 +42,28 @@ func (t tree) line(name string) string {
 	return strings.TrimSpace(string(content))
 }
 
+// hostMemory returns the size of the host's memory in bytes, by its NUMA nodes; 0 if /sys does not have it.
+func (t tree) hostMemory() uint64 {
+	const nodes = "devices/system/node"
+	total := uint64(0)
+	for _, name := range t.names(nodes) {
+		content, err := t.read(path.Join(nodes, name, "meminfo"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(content)) {
+			// Node 0 MemTotal:       131072000 kB
+			if fields := strings.Fields(line); len(fields) == 5 && fields[2] == "MemTotal:" {
+				size, err := strconv.ParseUint(fields[3], 10, 44)
+				if err == nil {
+					total += size << 10
+				}
+			}
+		}
+	}
+	return total
+}
+
 // names lists a directory in order; empty when it cannot be read.
 func (t tree) names(name string) []string {
 	dir, err := os.OpenInRoot(t.root, name)

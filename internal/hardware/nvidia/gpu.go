@@ -163,9 +163,23 @@ func (a *work) queryFacts(q *caller, target identity) facts {
 		major, minor, ret := d.GetCudaComputeCapability()
 		return gpu.Version{Major: major, Minor: minor}, ret
 	})
-	memory, _ := invoke(q, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
-	f.memory = memory.Total
+	f.memory = a.readTotal(q, d)
 	return f
+}
+
+// readTotal returns the size of a GPU's memory in bytes; 0 if it is not known. A GPU without memory of its own, such as a GB10, uses the
+// host's.
+func (a *work) readTotal(q *caller, d nvml.Device) uint64 {
+	none := false
+	memory, _ := invoke(q, "nvmlDeviceGetMemoryInfo", func() (nvml.Memory, nvml.Return) {
+		memory, ret := d.GetMemoryInfo()
+		none = ret == nvml.ERROR_NOT_SUPPORTED
+		return memory, ret
+	})
+	if none {
+		return a.sys.hostMemory()
+	}
+	return memory.Total
 }
 
 // architecture returns the name that nvidia-smi -q prints as Product Architecture.

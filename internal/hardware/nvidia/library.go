@@ -191,13 +191,7 @@ func libraryFiles(root string) []string {
 	if root == "/" {
 		files = append(files, libraryName)
 	}
-	for _, dir := range []string{
-		"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
-		"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
-		"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
-		"usr/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib",
-		"opt/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
-	} {
+	for _, dir := range driverFiles().LibraryFolders {
 		file := filepath.Join(root, dir, libraryName)
 		if _, err := os.Stat(file); err == nil {
 			files = append(files, file)

@@ -28,6 +28,8 @@ type SamplerDeps struct {
 	Interval time.Duration
 	// SourceTimeout bounds each source of each GPU: what takes longer is left out of the sample.
 	SourceTimeout time.Duration
+	// Optional are the measures to read of those that are [gpu.Measure.Optional]. No call is made for others.
+	Optional []gpu.Measure
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	Log *slog.Logger
@@ -152,8 +154,8 @@ type source struct {
 }
 
 // sources are in the order in which they are read: if one hangs, those behind it are not read.
-func sources() []source {
-	return []source{
+func (s *Sampler) sources() []source {
+	all := []source{
 		{"clocks", (*reader).clocks},
 		{"temperature", (*reader).temperature},
 		{"power", (*reader).power},
@@ -167,6 +169,10 @@ func sources() []source {
 		{"profiling", (*reader).profiling},
 		{"pcie", (*reader).pcie},
 	}
+	if len(s.deps.Optional) > 0 {
+		all = append(all, source{"optional", (*reader).optional})
+	}
+	return all
 }
 
 // reader reads one GPU in one pass.
@@ -200,7 +206,7 @@ var errDriverClosed = errors.New("the driver was closed")
 
 // readInTime reads a GPU source by source, and gives up at the first that takes too long.
 func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, sampled *sampledGPU) gpu.GPUSample {
-	all := sources()
+	all := s.sources()
 	out := gpu.GPUSample{GPU: h.uuid}
 	giveUp := func(first int, took time.Duration, why string) gpu.GPUSample {
 		for i, one := range all[first:] {

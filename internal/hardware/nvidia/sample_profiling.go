@@ -1,6 +1,8 @@
 package nvidia
 
 import (
+	"slices"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -39,17 +41,16 @@ func (r *reader) mig() {
 	}
 }
 
-// profiled are the GPM metrics with what they measure: percentages, and MiB/s for the bus.
-func profiled() []struct {
+// profiledMetric is a GPM metric with what it measures.
+type profiledMetric struct {
 	id    nvml.GpmMetricId
 	m     gpu.Measure
 	scale float64
-} {
-	return []struct {
-		id    nvml.GpmMetricId
-		m     gpu.Measure
-		scale float64
-	}{
+}
+
+// profiled returns the GPM metrics that are read: percentages, and MiB/s for the links. One call reads all of them.
+func (s *Sampler) profiled() []profiledMetric {
+	all := []profiledMetric{
 		{nvml.GPM_METRIC_GRAPHICS_UTIL, gpu.GraphicsActive, percent},
 		{nvml.GPM_METRIC_SM_UTIL, gpu.SMActive, percent},
 		{nvml.GPM_METRIC_SM_OCCUPANCY, gpu.SMOccupancy, percent},
@@ -60,7 +61,14 @@ func profiled() []struct {
 		{nvml.GPM_METRIC_FP16_UTIL, gpu.FP16Active, percent},
 		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, gpu.PCIeTransmit, bytesOfMiB},
 		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, gpu.PCIeReceive, bytesOfMiB},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, gpu.NVLinkTransmit, bytesOfMiB},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, gpu.NVLinkReceive, bytesOfMiB},
+		{nvml.GPM_METRIC_INTEGER_UTIL, gpu.IntegerActive, percent},
+		{nvml.GPM_METRIC_DFMA_TENSOR_UTIL, gpu.TensorDFMAActive, percent},
+		{nvml.GPM_METRIC_HMMA_TENSOR_UTIL, gpu.TensorHMMAActive, percent},
+		{nvml.GPM_METRIC_IMMA_TENSOR_UTIL, gpu.TensorIMMAActive, percent},
 	}
+	return slices.DeleteFunc(all, func(one profiledMetric) bool { return one.m.Optional() && !slices.Contains(s.deps.Optional, one.m) })
 }
 
 // profiling reads GPM, which Hopper and later have: of the GPU, or of each GPU instance. Its numbers are between two samples,
@@ -96,7 +104,7 @@ func (r *reader) profiling() {
 		}
 		for _, other := range r.out.Devices[:i] { // compute instances of one GPU instance share its numbers
 			if other.GI == one.GI {
-				copyProfile(&one.Readings, &other.Readings)
+				r.copyProfile(&one.Readings, &other.Readings)
 				break
 			}
 		}
@@ -109,8 +117,8 @@ func (r *reader) profiling() {
 	}
 }
 
-func copyProfile(to, from *gpu.Readings) {
-	for _, one := range profiled() {
+func (r *reader) copyProfile(to, from *gpu.Readings) {
+	for _, one := range r.sampler.profiled() {
 		if value, ok := from.Get(one.m); ok {
 			to.Set(one.m, value)
 		}
@@ -144,7 +152,7 @@ func (r *reader) profile(gi int, into *gpu.Readings) {
 		return
 	}
 	defer before.Free()
-	wanted := profiled()
+	wanted := r.sampler.profiled()
 	// The type is large (20 kB), and go-nvml copies it a few times; it is freed after the pass.
 	request := &nvml.GpmMetricsGetType{NumMetrics: uint32(len(wanted)), Sample1: before, Sample2: now}
 	for i, one := range wanted {

@@ -41,7 +41,7 @@ func driverFiles() gpu.DriverFiles {
 			"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
 			"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
 			"usr/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib",
-			"opt/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
+			"opt/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64", "usr/lib/nvidia", "usr/lib/nvidia/tesla",
 		},
 		Node: own,
 		Nodes: []gpu.DriverNode{

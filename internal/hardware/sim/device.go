@@ -144,17 +144,28 @@ func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
 }
 
 func (d *device) GetMemoryInfo() (nvml.Memory, nvml.Return) {
-	return attribute(d, "GetMemoryInfo", func(c snapshot) nvml.Memory {
+	return memory(d, "GetMemoryInfo", func(c snapshot) nvml.Memory {
 		total, used := c.gpu.Model.MemoryMiB<<20, c.gpu.Model.ReservedMiB<<20+c.usedBytes() // version 1 counts the driver's reserve as used
 		return nvml.Memory{Total: total, Used: used, Free: total - used}
 	})
 }
 
 func (d *device) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
-	return attribute(d, "GetMemoryInfo_v2", func(c snapshot) nvml.Memory_v2 {
+	return memory(d, "GetMemoryInfo_v2", func(c snapshot) nvml.Memory_v2 {
 		total, reserved := c.gpu.Model.MemoryMiB<<20, c.gpu.Model.ReservedMiB<<20
 		used := c.usedBytes()
 		return nvml.Memory_v2{Total: total, Reserved: reserved, Used: used, Free: total - reserved - used}
+	})
+}
+
+// memory runs a call that reads a GPU's own memory, which one that uses the host's does not have.
+func memory[T any](d *device, call string, read func(snapshot) T) (T, nvml.Return) {
+	return get(d, call, func(c snapshot) (T, nvml.Return) {
+		if c.gpu.Model.HostMemory {
+			var none T
+			return none, nvml.ERROR_NOT_SUPPORTED
+		}
+		return read(c), nvml.SUCCESS
 	})
 }
 

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -13,9 +14,13 @@ type gpmSample struct {
 	taken *gpmCounters
 }
 
-// gpmCounters is the content of a sample. The simulator stores rates rather than counters.
+// gpmCounters is the content of a sample. The simulator stores rates rather than counters, but for the NVLinks.
 type gpmCounters struct {
 	sm, memory, pcieKBps uint32
+	// nvlinks is the number of links, nvlinkKiB what they have transmitted in each direction until then.
+	nvlinks   int
+	nvlinkKiB uint64
+	taken     time.Time
 }
 
 var _ nvml.GpmSample = (*gpmSample)(nil)
@@ -86,7 +91,9 @@ func (d *device) GpmSampleGet(sample nvml.GpmSample) nvml.Return {
 		return ret
 	}
 	w := c.work()
-	return fill(sample, gpmCounters{sm: w.SM, memory: w.Memory, pcieKBps: w.PCIeKBps})
+	return fill(sample, gpmCounters{
+		sm: w.SM, memory: w.Memory, pcieKBps: w.PCIeKBps, nvlinks: len(c.gpu.Links), nvlinkKiB: w.NVLinkKiB * uint64(len(c.gpu.Links)), taken: time.Now(),
+	})
 }
 
 func (d *device) GpmMigSampleGet(gi int, sample nvml.GpmSample) nvml.Return {
@@ -130,7 +137,7 @@ func (l *library) GpmMetricsGet(request *nvml.GpmMetricsGetType) nvml.Return {
 	}
 	for i := range request.Metrics[:request.NumMetrics] {
 		one := &request.Metrics[i]
-		value, ret := second.metric(nvml.GpmMetricId(one.MetricId))
+		value, ret := second.metric(first, nvml.GpmMetricId(one.MetricId))
 		one.Value, one.NvmlReturn = value, uint32(ret)
 	}
 	return nvml.SUCCESS
@@ -146,24 +153,35 @@ func counters(sample nvml.GpmSample) *gpmCounters {
 	return own.taken
 }
 
-// metric returns a percentage, or MiB/s for the PCIe metrics. The ratios are typical of training.
-func (c *gpmCounters) metric(id nvml.GpmMetricId) (float64, nvml.Return) {
+// metric returns a percentage, or MiB/s for the metrics of PCIe and NVLink. The ratios are typical of training.
+func (c *gpmCounters) metric(before *gpmCounters, id nvml.GpmMetricId) (float64, nvml.Return) {
 	sm, memory := float64(c.sm), float64(c.memory)
 	switch id {
 	case nvml.GPM_METRIC_GRAPHICS_UTIL:
 		return sm, nvml.SUCCESS
 	case nvml.GPM_METRIC_SM_UTIL:
 		return sm / 2, nvml.SUCCESS
-	case nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_ANY_TENSOR_UTIL:
+	case nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_ANY_TENSOR_UTIL, nvml.GPM_METRIC_HMMA_TENSOR_UTIL:
 		return sm / 4, nvml.SUCCESS
 	case nvml.GPM_METRIC_DRAM_BW_UTIL:
 		return memory, nvml.SUCCESS
-	case nvml.GPM_METRIC_FP64_UTIL:
+	case nvml.GPM_METRIC_FP64_UTIL, nvml.GPM_METRIC_DFMA_TENSOR_UTIL, nvml.GPM_METRIC_IMMA_TENSOR_UTIL:
 		return 0, nvml.SUCCESS
-	case nvml.GPM_METRIC_FP32_UTIL, nvml.GPM_METRIC_FP16_UTIL:
+	case nvml.GPM_METRIC_FP32_UTIL, nvml.GPM_METRIC_FP16_UTIL, nvml.GPM_METRIC_INTEGER_UTIL:
 		return sm / 8, nvml.SUCCESS
 	case nvml.GPM_METRIC_PCIE_TX_PER_SEC, nvml.GPM_METRIC_PCIE_RX_PER_SEC:
 		return float64(c.pcieKBps) * 1000 / (1 << 20), nvml.SUCCESS
+	case nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC:
+		return c.nvlinkRate(before)
 	}
 	return 0, nvml.ERROR_NOT_SUPPORTED
+}
+
+// nvlinkRate returns the MiB/s of one direction since an earlier sample; those of a GPU instance have none.
+func (c *gpmCounters) nvlinkRate(before *gpmCounters) (float64, nvml.Return) {
+	passed := c.taken.Sub(before.taken).Seconds()
+	if c.nvlinks == 0 || passed <= 0 || c.nvlinkKiB < before.nvlinkKiB {
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	}
+	return float64(c.nvlinkKiB-before.nvlinkKiB) / 1024 / passed, nvml.SUCCESS
 }

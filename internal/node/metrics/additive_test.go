@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
@@ -189,7 +190,7 @@ func TestDCGMLabels(t *testing.T) {
 // TestDCGMComputeInstances checks that compute instances of one GPU instance share its memory, and are one series.
 func TestDCGMComputeInstances(t *testing.T) {
 	vendors := []gpu.Traits{{Name: "v", DCGM: true}}
-	in := metrics.Input{Node: "node-a", Vendors: vendors, Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: "v", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
+	in := metrics.Input{Node: "node-a", Vendors: vendors, DCGMFields: dcgm.Defaults(), Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: "v", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
 		{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1c.2g.20gb"}, GI: 3, CI: 0}, {Partition: gpu.Partition{UUID: "MIG-2", Profile: "1c.2g.20gb"}, GI: 3, CI: 1},
 	}}}}}}
 	sample := gpu.GPUSample{GPU: "GPU-a"}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
@@ -36,10 +37,10 @@ func Catalogue() []Metric {
 	return t.catalogue
 }
 
-// DCGMCatalogue lists each metric that the page can have under dcgm-exporter's names.
-func DCGMCatalogue() []Metric {
+// DCGMCatalogue lists the metrics that the page can have under dcgm-exporter's names with these fields.
+func DCGMCatalogue(fields []dcgm.Export) []Metric {
 	t := &text{catalogue: []Metric{}}
-	join(Input{}).dcgm(t)
+	join(Input{DCGMFields: fields}).dcgm(t)
 	return t.catalogue
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
@@ -15,6 +16,7 @@ func TestCatalogueHasTheLabels(t *testing.T) {
 	found := map[string]map[string]bool{}
 	for _, make := range worlds() {
 		in := make(t)
+		in.DCGMFields = givenFields()
 		for _, page := range [][]byte{metrics.Berth(in), metrics.DCGM(in)} {
 			for name, family := range parse(t, page) {
 				if found[name] == nil {
@@ -29,7 +31,7 @@ func TestCatalogueHasTheLabels(t *testing.T) {
 		}
 	}
 	known := map[string]bool{}
-	for _, m := range append(metrics.Catalogue(), metrics.DCGMCatalogue()...) {
+	for _, m := range append(metrics.Catalogue(), metrics.DCGMCatalogue(givenFields())...) {
 		if known[m.Name] {
 			t.Errorf("%s is in the catalogue twice", m.Name)
 		}
@@ -49,6 +51,17 @@ func TestCatalogueHasTheLabels(t *testing.T) {
 	}
 }
 
+// givenFields are all fields that can be listed.
+func givenFields() []dcgm.Export {
+	var all []dcgm.Export
+	for _, f := range dcgm.Fields() {
+		if f.Reason == "" && f.Type != dcgm.Label {
+			all = append(all, dcgm.Export{Field: f})
+		}
+	}
+	return all
+}
+
 // optional reports whether only labels are missing that a series has in some cases: of a pod, or of a GPU instance.
 func optional(want []string, got map[string]bool) bool {
 	for name := range got {
@@ -57,7 +70,7 @@ func optional(want []string, got map[string]bool) bool {
 		}
 	}
 	for _, name := range want {
-		if !got[name] && !slices.Contains([]string{"pod", "namespace", "container", "GPU_I_PROFILE", "GPU_I_ID"}, name) {
+		if !got[name] && !slices.Contains([]string{"pod", "namespace", "container", "GPU_I_PROFILE", "GPU_I_ID", "xid"}, name) {
 			return false
 		}
 	}

@@ -23,7 +23,7 @@ type vocabulary map[string]map[string]bool
 func written(t *testing.T) vocabulary {
 	t.Helper()
 	words := vocabulary{}
-	page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry(), DCGMNames: true, Now: moment})
+	page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry(), Now: moment})
 	inputs := worlds()
 	inputs["old"] = func(t testing.TB) metrics.Input { return observe(t, machine(t, "t4x4")) } // retires pages
 	inputs["slices"] = func(t testing.TB) metrics.Input {

@@ -1,5 +1,55 @@
 package metrics
 
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/dcgm"
+)
+
+// XIDWindow is the time that DCGM_EXP_XID_ERRORS_COUNT looks back, as dcgm-exporter does by default.
+const XIDWindow = 5 * time.Minute
+
+// lastXIDs writes the last XID of each GPU, 0 for none.
+func lastXIDs(t *text, f *dcgm.Export, targets []target) {
+	t.name(f.Name, kind(f.Type), f.Help, append(dcgmLabelNames(), "err_code", "err_msg")...)
+	for i := range targets {
+		last := XIDCount{}
+		if xids := targets[i].gpu.xids; len(xids) > 0 {
+			last = slices.MaxFunc(xids, func(a, b XIDCount) int { return a.Last.Compare(b.Last) })
+		}
+		t.series(f.Name, float64(last.XID), append(targets[i].labels, targets[i].pod(),
+			labels("err_code", strconv.FormatUint(last.XID, 10), "err_msg", xidMessage(last.XID)))...)
+	}
+}
+
+// xidCounts writes how often each XID was reported in the window; a GPU without any has one series, with 0.
+func (v *view) xidCounts(t *text, f *dcgm.Export, targets []target) {
+	const window = "window_size_in_ms"
+	t.name(f.Name, kind(f.Type), f.Help, append(dcgmLabelNames(), window, "xid")...)
+	size := labels(window, strconv.FormatInt(XIDWindow.Milliseconds(), 10))
+	since := v.in.Sample.Time.Add(-XIDWindow)
+	for i := range targets {
+		on, any := &targets[i], false
+		for _, x := range on.gpu.xids {
+			count := 0
+			for _, at := range x.Recent {
+				if at.After(since) {
+					count++
+				}
+			}
+			if count > 0 {
+				any = true
+				t.series(f.Name, float64(count), append(on.labels, on.pod(), size, labels("xid", strconv.FormatUint(x.XID, 10)))...)
+			}
+		}
+		if !any {
+			t.series(f.Name, 0, append(on.labels, on.pod(), size)...)
+		}
+	}
+}
+
 // xidMessage is the label err_msg of an XID. The texts are those that dcgm-exporter writes (Apache-2.0, NVIDIA; from the
 // XID documentation), since alerts and dashboards compare them.
 func xidMessage(xid uint64) string {

@@ -1,5 +1,5 @@
 // Package metrics renders a sample of a node's GPUs, with their holders and their health: a page for Prometheus in Berth's names
-// (berth_gpu_*, base units), the same values in the names, units and labels of dcgm-exporter's default counters, and the
+// (berth_gpu_*, base units), the same values in the names, units and labels of dcgm-exporter's fields, and the
 // objects of berth top.
 //
 // It guarantees that

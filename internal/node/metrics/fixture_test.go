@@ -10,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -77,7 +78,7 @@ func observe(t testing.TB, m *sim.Machine) metrics.Input {
 	}
 	sampler := a.Sampler(nvidia.SamplerDeps{Now: moment})
 	sampler.Sample(t.Context())
-	return metrics.Input{Node: "node-a", Snapshot: &snapshot, Sample: sampler.Sample(t.Context()), Vendors: []gpu.Traits{a.Traits()}}
+	return metrics.Input{Node: "node-a", Snapshot: &snapshot, Sample: sampler.Sample(t.Context()), Vendors: []gpu.Traits{a.Traits()}, DCGMFields: dcgm.Defaults()}
 }
 
 func work(t testing.TB, m *sim.Machine, slot int, w sim.Work) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
@@ -20,6 +21,8 @@ type Input struct {
 	// Claims are the holdings of ResourceClaims; their pods are in Holdings too.
 	Claims []gpu.Holding
 	XIDs   []XIDCount
+	// DCGMFields are what the page has under dcgm-exporter's names; none without them.
+	DCGMFields []dcgm.Export
 	// DCGMHostnameLabel is the label of the node's name under dcgm-exporter's names; empty for HostnameReleased.
 	DCGMHostnameLabel string
 	// Vendors are those whose GPUs Snapshot can have. They say which GPUs have series under dcgm-exporter's names.
@@ -79,6 +82,8 @@ type XIDCount struct {
 	Count uint64
 	// Last is when it was last reported.
 	Last time.Time
+	// Recent are the times of the last reports, ascending: all within XIDWindow before Last, or the last 1,000 of them.
+	Recent []time.Time
 }
 
 // view is the input, joined by GPU and device.

@@ -17,8 +17,6 @@ type PageDeps struct {
 	// Own are the metrics of the program itself, which are gathered at each scrape: they must come from memory,
 	// and have other names than those of this package.
 	Own prometheus.Gatherer
-	// DCGMNames adds dcgm-exporter's vocabulary to the page.
-	DCGMNames bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -49,10 +47,7 @@ func NewPage(deps PageDeps) *Page {
 // holdings or the health change.
 func (p *Page) Render(in Input) {
 	started := p.deps.Now()
-	body := Berth(in)
-	if p.deps.DCGMNames {
-		body = append(body, DCGM(in)...)
-	}
+	body := append(Berth(in), DCGM(in)...)
 	p.latest.Store(&rendered{body: body, samples: Samples(in), took: p.deps.Now().Sub(started)})
 }
 

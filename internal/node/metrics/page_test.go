@@ -172,7 +172,7 @@ func TestPage(t *testing.T) {
 	own := prometheus.NewPedanticRegistry()
 	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_own", Help: "Of the program itself."}))
 	now := moment()
-	page := metrics.NewPage(metrics.PageDeps{Own: own, DCGMNames: true, Now: func() time.Time { return now }})
+	page := metrics.NewPage(metrics.PageDeps{Own: own, Now: func() time.Time { return now }})
 
 	if got := scrape(t, page); !strings.Contains(got, "berth_own 0") || strings.Contains(got, "berth_gpu_") {
 		t.Errorf("before the first sample:\n%s", got)
@@ -211,7 +211,7 @@ func TestPage(t *testing.T) {
 // BenchmarkRender renders the page of 8 GPUs in both vocabularies, and the objects of berth top.
 func BenchmarkRender(b *testing.B) {
 	in := worlds()["h100-whole"](b)
-	page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry(), DCGMNames: true})
+	page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry()})
 	b.ReportAllocs()
 	for b.Loop() {
 		page.Render(in)

@@ -187,7 +187,7 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 			t.Errorf("berth top does not list pod %s:\n%s", pod, out)
 		}
 	}
-	if !regexp.MustCompile(`NVIDIA A100-SXM4-40GB +70% .*250/`).MatchString(out) {
+	if !regexp.MustCompile(` 70% .*250/.*NVIDIA A100-SXM4-40GB`).MatchString(out) {
 		t.Errorf("berth top does not show the utilization of the GPU of pod whole:\n%s", out)
 	}
 	samples := &v1alpha1.GPUSamples{}

@@ -98,10 +98,12 @@ type Model struct {
 	Brand             string `json:"brand"`
 	MemoryMiB         uint64 `json:"memoryMiB"`
 	ReservedMiB       uint64 `json:"reservedMiB"`
-	SMs               uint32 `json:"sms"`
-	Cores             int    `json:"cores"`
-	BusWidth          uint32 `json:"busWidth"`
-	NVLinks           int    `json:"nvlinks,omitempty"`
+	// HostMemory is true for a GPU that uses the host's memory, of which NVML says nothing.
+	HostMemory bool   `json:"hostMemory,omitempty"`
+	SMs        uint32 `json:"sms"`
+	Cores      int    `json:"cores"`
+	BusWidth   uint32 `json:"busWidth"`
+	NVLinks    int    `json:"nvlinks,omitempty"`
 	// NVLinkVersion is NVML's number for the version (nvmlNvlinkVersion), not the version itself.
 	NVLinkVersion   uint32 `json:"nvlinkVersion,omitempty"`
 	NVLinkMBps      uint32 `json:"nvlinkMBps,omitempty"`

@@ -11,7 +11,7 @@ import (
 )
 
 func TestEveryProfileLoads(t *testing.T) {
-	want := []string{"a100x16", "a100x8-40g", "a100x8-80g", "a30x4", "b200x8", "gb200x4", "h100x8", "h200x8",
+	want := []string{"a100x16", "a100x8-40g", "a100x8-80g", "a30x4", "b200x8", "gb10", "gb200x4", "h100x8", "h200x8",
 		"l40sx8", "mixed", "rtxpro6000x8", "t4x20", "t4x4", "v100x8-hybrid-mesh"}
 	if diff := cmp.Diff(want, Names()); diff != "" {
 		t.Fatalf("Names() (-want +got):\n%s", diff)

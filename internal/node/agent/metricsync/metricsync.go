@@ -6,8 +6,8 @@
 //
 // What wakes it: a measurement; a change of the inventory, of the ledger, of the use in force or of the problems.
 //
-// What it writes: [metrics.Page]. What it never waits for: the API server and the kubelet. It reads the cgroups of the
-// processes that use a GPU. Nothing waits for it.
+// What it writes: [metrics.Page], and the problem of listed fields of which no GPU has a value. What it never waits for: the API
+// server and the kubelet. It reads the cgroups of the processes that use a GPU. Nothing waits for it.
 //
 // It must not import the agent, another package below it, or an adapter.
 package metricsync
@@ -18,7 +18,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -28,6 +30,8 @@ import (
 // Deps are the dependencies of a Syncer. All functions only read memory.
 type Deps struct {
 	NodeName string
+	// DCGMFields are what the page has under dcgm-exporter's names.
+	DCGMFields []dcgm.Export
 	// DCGMHostnameLabel is the label of dcgm-exporter's metrics with the node's name.
 	DCGMHostnameLabel string
 	// Vendors are those whose GPUs are measured.
@@ -42,6 +46,8 @@ type Deps struct {
 	XIDs     func() []metrics.XIDCount
 	// ContainerName is the name of a running container; empty when it is not known.
 	ContainerName func(id string) string
+	// Report replaces the problems of a source. It must not block.
+	Report func(source string, problems ...gpu.Cause)
 	// Changed are the subscriptions to what the page shows besides the measurement.
 	Changed []func() *signal.Subscription
 	Page    *metrics.Page
@@ -52,6 +58,8 @@ type Syncer struct {
 	deps Deps
 	wake *signal.Signal
 	last atomic.Pointer[gpu.Sample]
+	// samples counts the measurements.
+	samples atomic.Int64
 }
 
 // New returns a Syncer.
@@ -63,6 +71,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	group.Go(func() error {
 		return s.deps.Sample(ctx, func(sample gpu.Sample) {
 			s.last.Store(&sample)
+			s.samples.Add(1)
 			s.wake.Set()
 		})
 	})
@@ -93,7 +102,7 @@ func (s *Syncer) render() {
 	holdings := s.deps.Holdings()
 	in := metrics.Input{
 		Node: s.deps.NodeName, Snapshot: s.deps.Hardware(), Sample: *sample, XIDs: s.deps.XIDs(), Owners: s.owners(sample, holdings),
-		DCGMHostnameLabel: s.deps.DCGMHostnameLabel, Vendors: s.deps.Vendors,
+		DCGMFields: s.deps.DCGMFields, DCGMHostnameLabel: s.deps.DCGMHostnameLabel, Vendors: s.deps.Vendors,
 	}
 	for _, h := range holdings {
 		in.Holdings = append(in.Holdings, metrics.HoldingsOf(h, modes[h.Key.Device()])...)
@@ -102,7 +111,16 @@ func (s *Syncer) render() {
 		}
 	}
 	s.deps.Page.Render(in)
+	if s.samples.Load() < complete {
+		return
+	}
+	if fields, ok := metrics.Unanswered(in); ok {
+		s.deps.Report("metricsync", counterlist.Unanswered(fields)...)
+	}
 }
+
+// complete is the number of measurements after which each value that there is was read: some are those between two.
+const complete = 2
 
 // modeName returns the sharing mode of a device as the metrics name it.
 func modeName(mode offer.Mode) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/calls"
@@ -48,6 +49,7 @@ func TestRun(t *testing.T) {
 		var changed signal.Broadcast
 		var mode atomic.Value
 		mode.Store(offer.TimeSlicing)
+		var unanswered atomic.Value
 		samples := make(chan gpu.Sample)
 		page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry()})
 		key := gpu.DeviceKey{GPU: "GPU-a"}
@@ -63,7 +65,7 @@ func TestRun(t *testing.T) {
 					}
 				}
 			},
-			Hardware: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a"}}} },
+			Hardware: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: "v"}}} },
 			Units: func() []offer.Unit {
 				return []offer.Unit{{Key: key, Use: offer.Use{Mode: mode.Load().(offer.Mode), Replicas: 2}}}
 			},
@@ -74,6 +76,19 @@ func TestRun(t *testing.T) {
 			ContainerName: func(id string) string {
 				return map[string]string{container: "cuda"}[id]
 			},
+			DCGMFields: []dcgm.Export{
+				{Field: dcgm.Field{Name: "A", Of: func(*gpu.Readings) (float64, bool) { return 0, false }}, Listed: true},
+				{Field: dcgm.Field{Name: "B", Of: func(*gpu.Readings) (float64, bool) { return 1, true }}, Listed: true},
+			},
+			Report: func(_ string, problems ...gpu.Cause) {
+				names := ""
+				for _, p := range problems {
+					name, _, _ := strings.Cut(p.Message, ":")
+					names += name
+				}
+				unanswered.Store(names)
+			},
+			Vendors: []gpu.Traits{{Name: "v", DCGM: true}},
 			Changed: []func() *signal.Subscription{changed.Subscribe},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -91,6 +106,13 @@ func TestRun(t *testing.T) {
 		samples <- gpu.Sample{GPUs: []gpu.GPUSample{{GPU: "GPU-a", Processes: []gpu.ProcessSample{{PID: 7}, {PID: 8}}}}}
 		if text := shown(); !strings.Contains(text, `pod="train"`) || !strings.Contains(text, "timeslicing") {
 			t.Errorf("after a measurement the page has no pod train, time-sliced:\n%s", text)
+		}
+		if got := unanswered.Load(); got != nil {
+			t.Errorf("after one measurement the fields %v are without a value", got)
+		}
+		samples <- gpu.Sample{GPUs: []gpu.GPUSample{{GPU: "GPU-a", Sources: []gpu.SourceStatus{{OK: true}}, Processes: []gpu.ProcessSample{{PID: 7}, {PID: 8}}}}}
+		if shown(); unanswered.Load() != "A" {
+			t.Errorf("after two measurements the fields %v are without a value, want A", unanswered.Load())
 		}
 		mode.Store(offer.MPS)
 		changed.Set()

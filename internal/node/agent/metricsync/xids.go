@@ -3,6 +3,7 @@ package metricsync
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/metrics"
@@ -39,7 +40,21 @@ func (x *XIDs) Add(event gpu.Event) {
 	} else {
 		c.events++
 	}
-	c.Count, c.Last = max(c.events, c.lines), event.Time
+	if count := max(c.events, c.lines); count > c.Count {
+		c.Count = count
+		c.remember(event.Time)
+	}
+	c.Last = event.Time
+}
+
+// maxRecent bounds what is kept of a storm.
+const maxRecent = 1000
+
+// remember adds the time of a report to the recent ones, and forgets those that are too old.
+func (c *xidCount) remember(at time.Time) {
+	since := at.Add(-metrics.XIDWindow)
+	c.Recent = slices.DeleteFunc(c.Recent, func(t time.Time) bool { return t.Before(since) })
+	c.Recent = append(c.Recent[max(0, len(c.Recent)-maxRecent+1):], at)
 }
 
 // All returns the counts in the order in which the XIDs first occurred.
@@ -48,7 +63,9 @@ func (x *XIDs) All() []metrics.XIDCount {
 	defer x.mu.Unlock()
 	var all []metrics.XIDCount
 	for _, c := range x.counts {
-		all = append(all, c.XIDCount)
+		one := c.XIDCount
+		one.Recent = slices.Clone(one.Recent)
+		all = append(all, one)
 	}
 	return all
 }

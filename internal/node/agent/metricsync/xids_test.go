@@ -34,3 +34,29 @@ func TestXIDs(t *testing.T) {
 		})
 	}
 }
+
+// TestRecentXIDs checks that only the errors of the window are kept, each once, and a bounded number of them.
+func TestRecentXIDs(t *testing.T) {
+	start := time.Unix(0, 0)
+	for title, test := range map[string]struct {
+		seconds []int
+		want    int
+	}{
+		"one":                     {[]int{0}, 1},
+		"two, close to the other": {[]int{0, 299}, 2},
+		"one of two is too old":   {[]int{0, 301}, 1},
+		"a storm":                 {make([]int, 2000), 1000},
+	} {
+		t.Run(title, func(t *testing.T) {
+			var counts XIDs
+			for _, s := range test.seconds {
+				at := start.Add(time.Duration(s) * time.Second)
+				counts.Add(gpu.Event{GPU: "GPU-a", Code: gpu.XID(94), Time: at})
+				counts.Add(gpu.Event{GPU: "GPU-a", Code: gpu.XID(94), Log: true, Time: at})
+			}
+			if got := counts.All()[0].Recent; len(got) != test.want {
+				t.Errorf("%d are recent, want %d", len(got), test.want)
+			}
+		})
+	}
+}

@@ -2,9 +2,12 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/core/dcgm"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
@@ -37,9 +40,39 @@ has ended the call), ` + "`other_agent`" + ` (another agent of the node has the 
 const dcgmHead = `
 ## Under dcgm-exporter's names
 
-Only with ` + "`dcgmNames: true`" + `. The labels of a pod are present when one pod holds the device; ` + "`GPU_I_PROFILE` and `GPU_I_ID`" + ` are those of a
+With ` + "`dcgmNames: true`" + ` the page has the fields of dcgm-exporter's own lists; ` + "`dcgmCounters`" + ` and ` + "`dcgmCountersFile`" + ` add the fields of a list in
+dcgm-exporter's form, with the type and the help of the list. The labels of a pod are present when one pod holds the device; ` + "`GPU_I_PROFILE` and `GPU_I_ID`" + ` are those of a
 GPU instance. The label with the node's name is ` + "`Hostname`" + `, or the value of ` + "`dcgmHostnameLabel`" + `. All metrics have the labels
 %s; the table has the other ones.
+`
+
+const listedHead = `
+### Fields that a list adds
+
+The agent reads a value marked with * only when a list names the field: no call is made for it otherwise. The GPU has to
+support the call in the column *from*: a listed field that no GPU of the node has a value of is named as the problem ` + "`DCGM_FIELD_UNAVAILABLE`" + ` after the second measurement.
+
+| field | type | unit | from | meaning |
+|---|---|---|---|---|
+`
+
+const withoutHead = `
+### Fields without a value
+
+A list may name these and others that are in no table. The agent names each at its start, in its log and as the problem ` + "`DCGM_FIELD_UNAVAILABLE`" + `, and exports the rest.
+
+| field | why it has no value |
+|---|---|
+`
+
+const queriesHead = `
+### Well-known queries
+
+A test evaluates each with Prometheus' own engine over what the agent exposes of simulated machines (` + "`kube/promql`" + `). The last column says what the agent needs
+for it to have data: ` + "`dcgmNames`" + `, or a list that names the fields.
+
+| source | query | needs |
+|---|---|---|
 `
 
 const tableHead = `
@@ -47,20 +80,71 @@ const tableHead = `
 |---|---|---|---|---|
 `
 
+// queriesFile has the queries, from internal/node/metrics.
+const queriesFile = "../../../kube/promql/queries.tsv"
+
+// dcgmField matches the name of a field in a query.
+var dcgmField = regexp.MustCompile(`DCGM_[A-Z0-9_]+`)
+
+// queryTable writes the rows of the queries: source, query, and the reason where it has no data, separated by tabs.
+func queryTable(out *strings.Builder, queries string) {
+	for line := range strings.Lines(queries) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		parts := strings.Split(strings.TrimSpace(line), "\t")
+		needs := "`dcgmNames`"
+		for _, name := range dcgmField.FindAllString(parts[1], -1) {
+			if !slices.ContainsFunc(dcgm.Defaults(), func(e dcgm.Export) bool { return e.Name == name }) {
+				needs = "a list"
+			}
+		}
+		if len(parts) > 2 {
+			needs = "no data: " + parts[2]
+		}
+		fmt.Fprintf(out, "| %s | `%s` | %s |\n", parts[0], strings.ReplaceAll(parts[1], "|", `\|`), needs)
+	}
+}
+
 // document returns the page.
-func document() []byte {
+func document(queries string) []byte {
 	var out strings.Builder
 	out.WriteString(head + "\n## Berth's names\n")
 	table(&out, metrics.Catalogue())
 	out.WriteString(claims)
-	list := metrics.DCGMCatalogue()
+	list := metrics.DCGMCatalogue(dcgm.Defaults())
 	shared := list[0].Labels
 	fmt.Fprintf(&out, dcgmHead, code(shared))
 	for i := range list {
 		list[i].Labels = slices.DeleteFunc(slices.Clone(list[i].Labels), func(l string) bool { return slices.Contains(shared, l) })
 	}
 	table(&out, list)
+	out.WriteString(listedHead)
+	for _, f := range dcgm.Fields() {
+		if !f.Default && f.Reason == "" {
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s%s | %s |\n", f.Name, f.Type, unit(metrics.Metric{Name: f.Name, Kind: string(f.Type), Help: f.Help}), f.Source, mark(f), f.Help)
+		}
+	}
+	out.WriteString(withoutHead)
+	for _, f := range dcgm.Fields() {
+		if f.Reason != "" {
+			fmt.Fprintf(&out, "| `%s` | %s |\n", f.Name, f.Reason)
+		}
+	}
+	for _, family := range dcgm.Families() {
+		fmt.Fprintf(&out, "| other names that begin with `%s` | %s |\n", family.Prefix, family.Reason)
+	}
+	out.WriteString(queriesHead)
+	queryTable(&out, queries)
 	return []byte(out.String())
+}
+
+// mark returns a star for a field that costs calls of its own.
+func mark(f dcgm.Field) string {
+	if slices.ContainsFunc(f.Measures, gpu.Measure.Optional) {
+		return " *"
+	}
+	return ""
 }
 
 func table(out *strings.Builder, list []metrics.Metric) {
@@ -92,6 +176,8 @@ func unit(m metrics.Metric) string {
 		}
 	}
 	switch _, after, named := strings.Cut(m.Help, "("); {
+	case m.Kind == string(dcgm.Label):
+		return "text"
 	case strings.HasPrefix(m.Name, "DCGM_") && named:
 		return strings.TrimSuffix(after, ").")
 	case strings.HasPrefix(m.Help, "1"):

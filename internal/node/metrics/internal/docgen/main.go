@@ -12,7 +12,11 @@ import (
 const target = "../../../docs/metrics.md"
 
 func main() {
-	if err := os.WriteFile(target, document(), 0o644); err != nil {
+	queries, err := os.ReadFile(queriesFile)
+	if err == nil {
+		err = os.WriteFile(target, document(string(queries)), 0o644)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "docgen:", err)
 		os.Exit(1)
 	}
