@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/problem"
+	"github.com/berth-gpu/berth/internal/node/hostruntime"
 )
 
 // patience bounds one request to a socket, the agent or the API.
@@ -26,16 +27,19 @@ type Deps struct {
 	Vendor gpu.Traits
 	// HostRoot is the path of the host's /; CDI specs and the runtime's configuration name files below it.
 	HostRoot string
-	// DriverRoot contains the driver's files and dev/.
-	DriverRoot string
+	// DriverRoot contains the driver's files. DevRoot contains dev/; empty means DriverRoot.
+	DriverRoot, DevRoot string
 	// Proc is the /proc with the driver's files, Cgroup the host's /sys/fs/cgroup.
 	Proc, Cgroup string
-	// KubeletDir is the kubelet's root directory.
-	KubeletDir string
+	// KubeletDir is the kubelet's root directory, and PluginDir the directory of its socket for device plugins.
+	KubeletDir, PluginDir string
+	// KubeletRuns is true if KubeletDir is what the running kubelet was found to use.
+	KubeletRuns bool
 	// CDIDirs are the directories of CDI specs.
 	CDIDirs []string
-	// ContainerdState is containerd's state directory, with its socket.
-	ContainerdState string
+	// Runtime is the container runtime that was found, and RuntimeSocket its socket.
+	Runtime       hostruntime.Runtime
+	RuntimeSocket string
 	// MPSRoot has a directory per GPU that is shared by MPS. The directory that the agent reports takes precedence.
 	MPSRoot string
 	// Agent is the agent's socket; empty skips its checks.

@@ -15,7 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/wrapperspb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/emptypb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/node/hostruntime"
 )
 
 const agentSocket = "/run/berth/agent.sock"
@@ -109,8 +111,7 @@ func newHost(t *testing.T) *host {
 		Vendor:   nvidia.Traits(),
 		HostRoot: h.root, DriverRoot: h.root, Proc: h.path("/proc"), Cgroup: h.path("/sys/fs/cgroup"),
 		KubeletDir: h.path("/var/lib/kubelet"), CDIDirs: []string{h.path("/etc/cdi"), h.path("/var/run/cdi")},
-		ContainerdState: h.path("/run/containerd"),
-		Agent:           h.path(agentSocket), API: h.api,
+		PluginDir: h.path("/var/lib/kubelet/device-plugins"), Agent: h.path(agentSocket), API: h.api,
 	}
 	return h
 }
@@ -222,6 +223,8 @@ func (h *host) lines(d *v1alpha1.Doctor) []string {
 
 func (h *host) run() *v1alpha1.Doctor {
 	h.t.Helper()
+	found := hostruntime.Find(hostruntime.Deps{HostRoot: h.root, Proc: h.path("/proc")})
+	h.deps.Runtime, h.deps.RuntimeSocket = found.Runtime, found.Local(found.Runtime.Socket.Path)
 	return doctor.Run(h.t.Context(), h.deps)
 }
 
@@ -269,10 +272,15 @@ func TestFaults(t *testing.T) {
 			h.remove("/proc/driver/nvidia")
 			h.api.gpuNode.Status = v1alpha1.GPUNodeStatus{}
 		}, []string{"problem DRIVER_NOT_LOADED"}, "/proc/driver/nvidia/version does not exist"},
+		"the Windows Subsystem for Linux": {func(h *host) {
+			h.remove("/proc/driver/nvidia")
+			h.write("/dev/dxg", "")
+			h.api.gpuNode.Status = v1alpha1.GPUNodeStatus{}
+		}, []string{"problem PLATFORM_WSL"}, "/dev/dxg exists and "},
 		"no version": {func(h *host) { h.write("/proc/driver/nvidia/version", "garbage") },
 			[]string{"unknown", "problem GPUNODE_STALE"}, `contains no version: "garbage"`},
 		"library missing": {func(h *host) { h.remove(lib + "/libcuda.so.1") },
-			[]string{"problem DRIVER_LIBRARY_MISSING", "problem CDI_SPEC_PATH"}, "libcuda.so.1 is in none of the 13 usual folders"},
+			[]string{"problem DRIVER_LIBRARY_MISSING", "problem CDI_SPEC_PATH"}, "libcuda.so.1 is in none of the 15 usual folders"},
 		"library of another version": {func(h *host) {
 			h.write(lib+"/libnvidia-ml.so.550.1", "")
 			h.remove(lib + "/libnvidia-ml.so.1")
@@ -377,6 +385,15 @@ func TestFaults(t *testing.T) {
 		}, []string{"problem RUNTIME_CDI_DIRS"}, "are /opt/cdi"},
 		"no kubelet": {func(h *host) { h.remove("/var/lib/kubelet") }, []string{"problem KUBELET_DIR_MISSING"},
 			"device-plugins does not exist"},
+		"the kubelet has another directory": {func(h *host) {
+			h.must(os.MkdirAll(h.path("/var/lib/other"), 0o755))
+			h.deps.KubeletRuns = true
+			h.agent.Config.Config = &v1alpha1.AgentConfig{KubeletDir: "/var/lib/other", DeviceListStrategy: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}}
+		}, []string{"problem KUBELET_DIR_DIFFERS"}, "the agent is set to /var/lib/other"},
+		"the agent's kubelet runs": {func(h *host) {
+			h.deps.KubeletRuns = true
+			h.agent.Config.Config = &v1alpha1.AgentConfig{KubeletDir: "/var/lib/kubelet", DeviceListStrategy: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}}
+		}, nil, ""},
 		"kubelet stopped": {func(h *host) {
 			h.plugin.(*net.UnixListener).SetUnlinkOnClose(false)
 			h.plugin.Close()
@@ -446,14 +463,15 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// containerd serves the version API of a containerd.
+// containerd serves the version API of a containerd's CRI.
 func (h *host) containerd(version string) {
-	// The first field of the answer is the version, as in a StringValue.
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		if method, _ := grpc.MethodFromServerStream(stream); method != "/containerd.services.version.v1.Version/Version" {
+		if method, _ := grpc.MethodFromServerStream(stream); method != "/runtime.v1.RuntimeService/Version" {
 			return errors.New("unknown method " + method)
 		}
-		return stream.SendMsg(wrapperspb.String(version))
+		answer := &emptypb.Empty{}
+		answer.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), version))
+		return stream.SendMsg(answer)
 	}))
 	listener := h.listen("/run/containerd/containerd.sock")
 	go func() { _ = server.Serve(listener) }()

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,6 +38,9 @@ func (c *checker) driver() {
 	path := filepath.Join(c.deps.Proc, c.files().Proc, "version")
 	content, err := hostconfig.ReadFile(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && c.wsl():
+		c.problem(checkDriver, "PLATFORM_WSL", "%s exists and %s does not", wslDevice, path)
+		return
 	case errors.Is(err, fs.ErrNotExist):
 		c.problem(checkDriver, "DRIVER_NOT_LOADED", "%s does not exist", path)
 		return
@@ -50,6 +54,15 @@ func (c *checker) driver() {
 	}
 	c.gpus = c.procGPUs()
 	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.gpus), "GPU"), path)
+}
+
+// wslDevice is the only device of GPUs in the Windows Subsystem for Linux.
+const wslDevice = "/dev/dxg"
+
+// wsl reports whether the host is the Windows Subsystem for Linux.
+func (c *checker) wsl() bool {
+	found, err := exists(c.deps.HostRoot, wslDevice)
+	return err == nil && found
 }
 
 // procGPUs returns the GPUs below the driver's folder in /proc, without those that the driver is configured to exclude.
@@ -204,7 +217,7 @@ func (c *checker) deviceNodes() {
 		c.notChecked(checkNodes, "no driver is loaded")
 		return
 	}
-	dev := filepath.Join(hostconfig.Root(c.deps.DriverRoot), "dev")
+	dev := filepath.Join(hostconfig.Root(cmp.Or(c.deps.DevRoot, c.deps.DriverRoot)), "dev")
 	missing := c.unloaded(dev)
 	var unlinked []string
 	found, wrong := 0, false

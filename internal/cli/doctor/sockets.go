@@ -3,16 +3,12 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/emptypb"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 const (
@@ -20,46 +16,10 @@ const (
 	checkCgroup  = "cgroup"
 )
 
-// containerdVersion reads the version from a containerd (containerd.services.version.v1).
-func containerdVersion(ctx context.Context, socket string) (string, error) {
-	if _, err := os.Stat(socket); err != nil {
-		return "", fmt.Errorf("%s: %s", socket, reason(err))
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", socket, err)
-	}
-	defer conn.Close()
-	answer := &emptypb.Empty{}
-	if err := conn.Invoke(ctx, "/containerd.services.version.v1.Version/Version", &emptypb.Empty{}, answer); err != nil {
-		return "", fmt.Errorf("%s: %w", socket, err)
-	}
-	// The first field of the answer is the version; a message type without fields keeps it as an unknown field.
-	rest := []byte(answer.ProtoReflect().GetUnknown())
-	for len(rest) > 0 {
-		field, kind, n := protowire.ConsumeTag(rest)
-		if n < 0 {
-			break
-		}
-		rest = rest[n:]
-		if field == 1 && kind == protowire.BytesType {
-			if version, n := protowire.ConsumeString(rest); n >= 0 {
-				return version, nil
-			}
-		}
-		if n = protowire.ConsumeFieldValue(field, kind, rest); n < 0 {
-			break
-		}
-		rest = rest[n:]
-	}
-	return "", fmt.Errorf("%s: the answer contains no version", socket)
-}
-
 // kubelet checks the kubelet's directory and its two sockets.
 func (c *checker) kubelet(ctx context.Context) {
-	dir := filepath.Join(c.deps.KubeletDir, "device-plugins")
+	c.kubeletDirOfAgent()
+	dir := c.deps.PluginDir
 	_, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,6 +39,23 @@ func (c *checker) kubelet(ctx context.Context) {
 		default:
 			c.problem(checkKubelet, "KUBELET_SOCKET_DOWN", "%s: %v", socket, err)
 		}
+	}
+}
+
+// kubeletDirOfAgent compares the agent's setting with the root directory of the running kubelet.
+func (c *checker) kubeletDirOfAgent() {
+	config := c.agentSays.Config.Config
+	if config == nil || config.KubeletDir == "" || !c.deps.KubeletRuns {
+		return
+	}
+	full, err := hostconfig.Beneath(c.deps.HostRoot, config.KubeletDir)
+	if err != nil {
+		return
+	}
+	set, failure := os.Stat(full)
+	used, err := os.Stat(c.deps.KubeletDir)
+	if err == nil && (failure != nil || !os.SameFile(set, used)) {
+		c.problem(checkKubelet, "KUBELET_DIR_DIFFERS", "the agent is set to %s; the running kubelet's root directory is %s", config.KubeletDir, c.deps.KubeletDir)
 	}
 }
 

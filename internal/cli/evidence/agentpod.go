@@ -39,22 +39,23 @@ func (a API) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
 		if err != nil {
 			return nil, err
 		}
-		if pod.Labels[agentLabel] == agentName {
+		if a.IsAgent(pod) {
 			found = append(found, *pod)
 		}
 	}
 	return found, nil
 }
 
-// AgentPod returns the agent's pod of a node: the ready one, if there are two during an upgrade.
-func (a API) AgentPod(ctx context.Context, node string) (*corev1.Pod, error) {
-	all, err := a.AgentPods(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("find the agent's pod of node %s: %w", node, err)
-	}
+// IsAgent tells whether a pod is one of the agent's.
+func (a API) IsAgent(pod *corev1.Pod) bool {
+	return pod.Namespace == a.AgentNamespace && pod.Labels[agentLabel] == agentName
+}
+
+// AgentPod returns the agent's pod of a node among the agents' pods: the ready one, if there are two during an upgrade.
+func (a API) AgentPod(agents []corev1.Pod, node string) (*corev1.Pod, error) {
 	var found *corev1.Pod
-	for i := range all {
-		if pod := &all[i]; pod.Spec.NodeName == node && (found == nil || podReady(pod) && !podReady(found)) {
+	for i := range agents {
+		if pod := &agents[i]; pod.Spec.NodeName == node && (found == nil || PodReady(pod) && !PodReady(found)) {
 			found = pod
 		}
 	}
@@ -65,7 +66,8 @@ func (a API) AgentPod(ctx context.Context, node string) (*corev1.Pod, error) {
 	return found, nil
 }
 
-func podReady(pod *corev1.Pod) bool {
+// PodReady tells whether a pod is ready.
+func PodReady(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})

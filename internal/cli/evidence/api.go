@@ -2,6 +2,7 @@ package evidence
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -82,6 +83,36 @@ func (a API) Names(ctx context.Context, namespace string) ([]string, error) {
 		return true
 	})
 	return names, err
+}
+
+// raw returns what the API server sent, or its error. That of Raw lacks the message, such as which right a user does not have.
+func raw(result rest.Result) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
+}
+
+// NodeNames returns the names of the nodes whose labels a selector selects, of which it reads the metadata alone.
+func (a API) NodeNames(ctx context.Context, selector string) ([]string, error) {
+	names, next := []string{}, ""
+	for {
+		text, err := raw(a.REST.Get().AbsPath("/api/v1/nodes").Param("labelSelector", selector).Param("limit", strconv.Itoa(listLimit)).Param("continue", next).
+			SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json").Do(ctx))
+		if err != nil {
+			return nil, err
+		}
+		var page metav1.PartialObjectMetadataList
+		if err := json.Unmarshal(text, &page); err != nil {
+			return nil, fmt.Errorf("decode the nodes: %w", err)
+		}
+		for i := range page.Items {
+			names = append(names, page.Items[i].Name)
+		}
+		if next = page.Continue; next == "" {
+			return names, nil
+		}
+	}
 }
 
 func (a API) eachPod(ctx context.Context, namespace string, visit func(*corev1.Pod) bool) error {
@@ -221,20 +252,6 @@ func (a API) GPUNode(ctx context.Context, e *trace.Evidence, name string) *v1alp
 	}
 	e.Unread = append(e.Unread, trace.Unread{Source: gpuNodeSource(name), Why: gpuNodeReason(err)})
 	return nil
-}
-
-// GPUNodes reads all GPUNode objects.
-func (a API) GPUNodes(ctx context.Context, e *trace.Evidence) ([]v1alpha1.GPUNode, error) {
-	nodes, err := gpunode.List(ctx, a.Client)
-	if err != nil {
-		e.Unread = append(e.Unread, trace.Unread{Source: trace.Source{Kind: trace.GPUNode,
-			Path: v1alpha1.GPUNodeResource}, Why: gpuNodeReason(err)})
-		return nil, err
-	}
-	for i := range nodes {
-		AddGPUNode(e, &nodes[i])
-	}
-	return nodes, nil
 }
 
 func gpuNodeReason(err error) string {

@@ -34,12 +34,7 @@ func (c *collector) containers() {
 		c.unread(trace.Process, proc, "no /proc is configured")
 		return
 	}
-	bundles := kubelet.DefaultBundles("/run")
-	if state := c.places.ContainerdState; state != "" {
-		bundles = append([]kubelet.Bundle{{Dir: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"),
-			File: "config.json"}}, bundles...)
-	}
-	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles, Vendors: c.local.Vendors})
+	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: func() []kubelet.Bundle { return c.places.Bundles }, Vendors: c.local.Vendors})
 	living, err := reader.Live()
 	if err != nil {
 		c.unread(trace.Process, proc, why(err))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
@@ -22,8 +23,10 @@ type Places struct {
 	KubeletDir string
 	// CDIDirs are the directories of CDI specs, usually /etc/cdi and /var/run/cdi.
 	CDIDirs []string
-	// ContainerdState is containerd's state directory, usually /run/containerd.
-	ContainerdState string
+	// PluginRoot has the folder device-plugins with the kubelet's checkpoint of devices, usually /var/lib/kubelet; empty means KubeletDir.
+	PluginRoot string
+	// Bundles are where the OCI specs of containers are.
+	Bundles []kubelet.Bundle
 	// PodLogs has a directory per pod, usually /var/log/pods.
 	PodLogs string
 	// HostRoot is the node's root directory, beneath which its agent names paths; empty if it is this program's.
@@ -56,15 +59,10 @@ type Scanner interface {
 
 // The default locations on a node.
 const (
-	DefaultKubeletDir      = "/var/lib/kubelet"
-	DefaultContainerdState = "/run/containerd"
-	DefaultPodLogs         = "/var/log/pods"
-	DefaultProc            = "/proc"
-	DefaultAgent           = pages.DefaultSocket
+	DefaultPodLogs = "/var/log/pods"
+	DefaultProc    = "/proc"
+	DefaultAgent   = pages.DefaultSocket
 )
-
-// DefaultCDIDirs returns the directories that runtimes read by default; the later one takes precedence.
-func DefaultCDIDirs() []string { return []string{"/etc/cdi", "/var/run/cdi"} }
 
 // Local is the result of reading one node's own sources.
 type Local struct {

@@ -20,7 +20,7 @@ const maxPodDirectories = 100_000
 
 // checkpoint reads the device manager's checkpoint and the device plugin's answers in it.
 func (c *collector) checkpoint() {
-	dir := c.places.KubeletDir
+	dir := cmp.Or(c.places.PluginRoot, c.places.KubeletDir)
 	path := under(dir, kubelet.CheckpointFile)
 	if dir == "" {
 		c.unread(trace.Checkpoint, path, "no kubelet directory is configured")

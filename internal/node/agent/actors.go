@@ -17,10 +17,8 @@ func (a *Agent) actors() []actor.Actor {
 		{Name: "configwatch", Run: func(ctx context.Context) error {
 			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Layouts))
 		}},
-		{Name: "library", Run: a.node.library.Run},
-		{Name: "podwatch", Run: a.node.pods.Run},
-		{Name: "kubeletsync", Run: a.follow},
-		{Name: "grants", Run: a.node.grants.Run},
+		{Name: "library", Run: a.node.library.Run}, {Name: "hostruntime", Run: a.node.host.Run},
+		{Name: "podwatch", Run: a.node.pods.Run}, {Name: "kubeletsync", Run: a.follow}, {Name: "grants", Run: a.node.grants.Run},
 		{Name: "allocatable", Run: a.devices.allocatable.Run},
 		{Name: "configsync", Run: configsync.New(configsync.Deps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run},
 		{Name: "cdisync", After: a.compared, Run: a.devices.cdi.Run},
@@ -35,8 +33,7 @@ func (a *Agent) actors() []actor.Actor {
 		{Name: "metricsync", Run: a.reports.metrics.Run},
 		{Name: "events", Run: a.reports.events.Run},
 		{Name: "apichoice", After: a.compared, Run: a.devices.choice.Run},
-		{Name: "publishers", Run: a.reports.publishers.Run},
-		{Name: "serve", Run: a.reports.server.Run},
+		{Name: "publishers", Run: a.reports.publishers.Run}, {Name: "serve", Run: a.reports.server.Run},
 		// Before the comparison the device plugin's loop does not run.
 		{Name: "liveness", After: a.compared, Run: func(ctx context.Context) error { return a.reports.liveness.Run(ctx, a.checks()) }},
 	}

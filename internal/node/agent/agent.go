@@ -47,10 +47,12 @@ import (
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/gatefacts"
+	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
@@ -99,12 +101,13 @@ type Deps struct {
 // Agent is the node side of Berth. Create it with New, start it with Run.
 type Agent struct {
 	deps Deps
-	// config is the configuration at the start; the watcher has its changes.
-	config  *v1alpha1.AgentConfig
-	node    node
-	devices devices
-	changes changes
-	reports reports
+	// config is the configuration at the start; the watcher has its changes. counters are the fields of DCGM that it wants.
+	config   *v1alpha1.AgentConfig
+	counters counterlist.List
+	node     node
+	devices  devices
+	changes  changes
+	reports  reports
 	// compared is set once the ledger was first compared with the node, the use of the devices is settled, and this agent writes the
 	// ledger; settled is set without the last.
 	compared, settled *signal.Ready
@@ -119,6 +122,7 @@ type node struct {
 	ledger    *ledger.Ledger
 	grants    *grants.Grants
 	kubelet   *kubeletconfig.Follower
+	host      *hostruntime.Follower
 }
 
 // devices has the parts that allocate: the devices, their injection, and the front end.
@@ -160,7 +164,7 @@ type reports struct {
 	liveness   *serve.Liveness
 }
 
-// New wires an agent. It opens the ledger and touches nothing else.
+// New wires an agent. It opens the ledger, reads the list of counters, and touches nothing else.
 func New(deps Deps) (*Agent, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
@@ -175,7 +179,7 @@ func New(deps Deps) (*Agent, error) {
 		}
 		deps.BootID = id
 	}
-	a := &Agent{deps: deps, config: deps.Config.Base(), compared: signal.NewReady(), settled: signal.NewReady()}
+	a := &Agent{deps: deps, config: deps.Config.Base(), counters: counterlist.Read(deps.Config.Base()), compared: signal.NewReady(), settled: signal.NewReady()}
 	a.wireAPI()
 	xids := &metricsync.XIDs{}
 	vendors, err := a.wireHardware(xids)
@@ -207,6 +211,7 @@ func (a *Agent) wireAPI() {
 	a.reports.problems = problems.Joined{List: a.reports.list, Others: []func() []gpu.Cause{
 		func() []gpu.Cause { return a.node.inventory.Current().Faults }, func() []gpu.Cause { return a.node.ledger.Faults() },
 	}}
+	a.reports.list.Set("counterlist", a.counters.Problems...)
 	a.reports.events = nodeapi.NewEvents(a.deps.API, retry, a.log("nodeapi"))
 	a.reports.conditions = nodeapi.NewConditions(a.deps.Clock, a.reports.events.Publish)
 	a.reports.publishers = publishers.New(publishers.Deps{
@@ -231,7 +236,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 	}
 	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Log: a.log("library")})
 	vendors := a.deps.Hardware.Vendors(hardware.VendorDeps{
-		LibraryReplaced: a.node.library.Replaced, SampleInterval: a.config.SampleInterval.Duration, Log: a.log("hardware"),
+		LibraryReplaced: a.node.library.Replaced, SampleInterval: a.config.SampleInterval.Duration, OptionalMeasures: a.counters.Optional, Log: a.log("hardware"),
 	})
 	var sources []inventory.Source
 	for _, v := range vendors {
@@ -253,9 +258,10 @@ func (a *Agent) wireLedger() error {
 	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Namespace: a.deps.Namespace, Start: a.deps.Clock.Now(), Log: a.log("podwatch")})
 	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
 	names := func() []string { return a.devices.allocatable.ResourceNames() }
+	a.node.host = hostruntime.Follow(hostruntime.FollowerDeps{Deps: hostruntime.Deps{HostRoot: a.config.HostRoot, Proc: "/proc", ContainerdState: a.config.ContainerdStateDir}, Clock: a.deps.Clock, Log: a.log("hostruntime")})
 	view := nodeview.New(nodeview.Deps{
 		KubeletDir: a.config.KubeletDir, Pods: a.node.pods, Containers: kubelet.NewContainers(kubelet.ContainersDeps{
-			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot, Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: a.node.grants.Dir(), Vendors: a.deps.Hardware.Traits(),
+			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot, Bundles: a.node.host.Bundles, GrantsDir: a.node.grants.Dir(), Vendors: a.deps.Hardware.Traits(),
 		}),
 		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
 		Granted: func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) }, GrantsDir: a.node.grants.Dir(), Clock: a.deps.Clock, Log: a.log("nodeview"),
@@ -405,7 +411,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 func (a *Agent) wireGate() {
 	configured := a.deps.Hardware.Configured()
 	sources := gatesync.Sources{
-		BootID: a.deps.BootID, Vendor: configured, WithoutCDI: !a.config.UsesCDI(), Runtime: gatefacts.Runtime(a.config.HostRoot, a.config.ContainerdStateDir),
+		BootID: a.deps.BootID, Vendor: configured, WithoutCDI: !a.config.UsesCDI(), Runtime: gatefacts.Runtime(a.config.HostRoot, a.node.host.Host),
 		OnBus: a.deps.Hardware.OnBus, Hardware: a.node.inventory.Current, Spec: a.devices.cdi.Status, Units: a.devices.allocatable.Units,
 		Excluded: func() map[gpu.UUID]bool {
 			return config.Excluded(a.node.inventory.Current().Of(configured), a.deps.Config.Current().Config)
@@ -462,17 +468,14 @@ func (a *Agent) labelFacts() labelsync.Facts {
 
 // wirePages creates the pages and their content.
 func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
-	page := metrics.NewPage(metrics.PageDeps{
-		Own: metricsync.NewRegistry(metricsync.OwnDeps{
-			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All, DRA: a.devices.dra.Stats, Refused: a.node.pods.Refused,
-		}),
-		DCGMNames: a.config.DCGMNames,
-	})
+	page := metrics.NewPage(metrics.PageDeps{Own: metricsync.NewRegistry(metricsync.OwnDeps{
+		Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All, DRA: a.devices.dra.Stats, Refused: a.node.pods.Refused,
+	})})
 	a.reports.metrics = metricsync.New(metricsync.Deps{
-		NodeName: a.config.NodeName, DCGMHostnameLabel: a.config.DCGMHostnameLabel, Vendors: a.deps.Hardware.Traits(), ProcRoot: "/proc",
+		NodeName: a.config.NodeName, DCGMFields: a.counters.Fields, DCGMHostnameLabel: a.config.DCGMHostnameLabel, Vendors: a.deps.Hardware.Traits(), ProcRoot: "/proc",
 		Sample: hardware.Sampler(vendors, a.log("hardware")), Hardware: a.node.inventory.Current, Units: a.devices.allocatable.Units, Holdings: a.node.ledger.Plain,
 		XIDs: xids.All, ContainerName: a.node.sync.ContainerName, Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.reports.list.Subscribe},
-		Page: page,
+		Report: a.reports.list.Set, Page: page,
 	})
 	a.reports.liveness = serve.NewLiveness(a.deps.Clock)
 	a.reports.server = serve.New(serve.Deps{

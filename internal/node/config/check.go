@@ -56,6 +56,9 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 		if path.field == "devRoot" && c.DevRoot == c.DriverRoot {
 			continue // It follows driverRoot, which was checked already.
 		}
+		if path.field == "containerdStateDir" && path.value == "" {
+			continue // It is found.
+		}
 		if !strings.HasPrefix(path.value, "/") {
 			d.reject(path.field, strconv.Quote(path.value)+" is not an absolute path", "begin it with /")
 		}
@@ -66,14 +69,21 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	if c.ScanDeadline.Duration < 100*time.Millisecond {
 		d.reject("scanDeadline", c.ScanDeadline.Duration.String()+" is under 100ms", "the default is 10s")
 	}
-	oneOf(d, "dcgmHostnameLabel", c.DCGMHostnameLabel, "Hostname", "hostname")
-	if c.SampleInterval.Duration < 500*time.Millisecond {
-		d.reject("sampleInterval", c.SampleInterval.Duration.String()+" is under 500ms", "the default is 10s")
-	}
+	d.checkMetrics(c)
 	d.checkLabels(c)
 	d.checkHealthClasses(c.HealthClasses)
 	if c.NodeName == "" && !c.Standalone {
 		d.reject("nodeName", "the node's name is unknown", "set it, or NODE_NAME, or standalone: true")
+	}
+}
+
+func (d *decoder) checkMetrics(c *v1alpha1.AgentConfig) {
+	if path := c.DCGMCountersFile; path != "" && !strings.HasPrefix(path, "/") {
+		d.reject("dcgmCountersFile", strconv.Quote(path)+" is not an absolute path", "begin it with /")
+	}
+	oneOf(d, "dcgmHostnameLabel", c.DCGMHostnameLabel, "Hostname", "hostname")
+	if c.SampleInterval.Duration < 500*time.Millisecond {
+		d.reject("sampleInterval", c.SampleInterval.Duration.String()+" is under 500ms", "the default is 10s")
 	}
 }
 

@@ -52,7 +52,6 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text(&c.StateDir, DefaultStateDir)
 	text(&c.PersistentDir, DefaultPersistentDir)
 	text(&c.MPSRoot, "/run/berth/mps")
-	text(&c.ContainerdStateDir, "/run/containerd")
 	duration(&c.PollInterval, 5*time.Second)
 	duration(&c.ScanDeadline, 10*time.Second)
 	duration(&c.SampleInterval, 10*time.Second)

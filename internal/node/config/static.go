@@ -15,6 +15,7 @@ func StaticFields() []string {
 		"driverRoot", "devRoot", "hostRoot", "kubeletDir", "cdiDir", "hookDir", "containerdStateDir", "cgroupRoot",
 		"mpsRoot", "stateDir", "persistentDir", "metricsListen", "pollInterval", "scanDeadline", "nodeName", "standalone",
 		"healthClasses", "ignoredXIDs", "taintUnhealthy", "labels", "sampleInterval", "dcgmNames", "dcgmHostnameLabel",
+		"dcgmCounters", "dcgmCountersFile",
 	}
 }
 
@@ -38,9 +39,12 @@ func InheritStatic(c, base *v1alpha1.AgentConfig) {
 	}
 }
 
-// ForceStatic sets all static fields of c to the values of base.
-func ForceStatic(c, base *v1alpha1.AgentConfig) {
-	for _, name := range StaticFields() {
+// ForceStatic sets static fields of c to the values of base: the given ones, or all.
+func ForceStatic(c, base *v1alpha1.AgentConfig, names ...string) {
+	if len(names) == 0 {
+		names = StaticFields()
+	}
+	for _, name := range names {
 		fieldOf(c, name).Set(fieldOf(base, name))
 	}
 }

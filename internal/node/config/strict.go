@@ -111,6 +111,8 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	switch {
 	case into.Type() == reflect.TypeFor[v1alpha1.StringOrList]():
 		d.fillTexts(node, into, field)
+	case into.Type() == reflect.TypeFor[v1alpha1.Lines]():
+		d.fillLines(node, into, field)
 	case leaf(into):
 		d.fillLeaf(node, into, field)
 	case into.Kind() == reflect.Struct:
@@ -122,6 +124,15 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	default:
 		d.fillLeaf(node, into, field)
 	}
+}
+
+// fillLines reads a text of several lines. What is wrong with a line is reported where the text is used.
+func (d *decoder) fillLines(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.ScalarNode || node.ShortTag() != "!!str" {
+		d.add(node.Line, field, "want a text, got "+describe(node), "write "+field+": | and the lines below it, indented")
+		return
+	}
+	into.SetString(node.Value)
 }
 
 // leaf reports whether a type decodes itself, whatever its kind (a duration, all-or-indices).

@@ -28,28 +28,62 @@ func configMaps() schema.GroupVersionResource {
 // followNode follows the labels of the agent's Node.
 func (w *Watcher) followNode(ctx context.Context) {
 	w.follow(ctx, nodes(), "", w.base.NodeName, func(object *unstructured.Unstructured) {
-		answer := nodeAnswer{known: true}
-		if object != nil {
-			answer.uid = string(object.GetUID())
-			answer.labels = map[string]string{}
-			for _, label := range []string{LabelConfig, LabelNVIDIAConfig, LabelMIG} {
-				if value := object.GetLabels()[label]; value != "" {
-					answer.labels[label] = value
-				}
-			}
-		}
+		answer := answerOfNode(object)
 		w.update(func(s *sources) { s.node = answer })
 	})
+}
+
+// answerOfNode returns what the API says about the Node; nil is that there is none.
+func answerOfNode(object *unstructured.Unstructured) nodeAnswer {
+	answer := nodeAnswer{known: true}
+	if object != nil {
+		answer.uid = string(object.GetUID())
+		answer.labels = map[string]string{}
+		for _, label := range []string{LabelConfig, LabelNVIDIAConfig, LabelMIG} {
+			if value := object.GetLabels()[label]; value != "" {
+				answer.labels[label] = value
+			}
+		}
+	}
+	return answer
+}
+
+// answerOfMap returns what the API says about a ConfigMap; nil is that there is none.
+func answerOfMap(object *unstructured.Unstructured) mapAnswer {
+	answer := mapAnswer{known: true, exists: object != nil}
+	if object != nil {
+		answer.data, _, _ = unstructured.NestedStringMap(object.Object, "data")
+	}
+	return answer
+}
+
+// one returns an object, or nil if there is none of this name. It lists, with the rights that a watch needs.
+func (w *Watcher) one(ctx context.Context, resource schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error) {
+	list, err := w.objects(resource, namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if list.Items[i].GetName() == name {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// objects is the client of a resource, in a namespace if it is given.
+func (w *Watcher) objects(resource schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
+	if namespace != "" {
+		return w.api.Resource(resource).Namespace(namespace)
+	}
+	return w.api.Resource(resource)
 }
 
 // followMap follows one ConfigMap, NAMESPACE/NAME.
 func (w *Watcher) followMap(ctx context.Context, name string) {
 	namespace, short, _ := strings.Cut(name, "/")
 	w.follow(ctx, configMaps(), namespace, short, func(object *unstructured.Unstructured) {
-		answer := mapAnswer{known: true, exists: object != nil}
-		if object != nil {
-			answer.data, _, _ = unstructured.NestedStringMap(object.Object, "data")
-		}
+		answer := answerOfMap(object)
 		w.update(func(s *sources) {
 			next := maps.Clone(s.maps)
 			if next == nil {
@@ -87,10 +121,7 @@ func (w *Watcher) setForbidden(object, message string) {
 func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResource, namespace, name string,
 	take func(*unstructured.Unstructured)) {
 	only := fields.OneTermEqualSelector("metadata.name", name).String()
-	objects := dynamic.ResourceInterface(w.api.Resource(resource))
-	if namespace != "" {
-		objects = w.api.Resource(resource).Namespace(namespace)
-	}
+	objects := w.objects(resource, namespace)
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.FieldSelector = only

@@ -1,6 +1,7 @@
 package configwatch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -64,12 +65,15 @@ func (w *Watcher) first() error {
 		}
 	}
 	w.logNotes(loaded)
-	d := &decision{Watcher: w, from: w.sources, state: State{Config: w.base, Source: w.deps.File, Notes: loaded.Notes}}
-	if d.state.Waiting = w.api != nil && w.deps.ConfigMap != ""; d.state.Waiting {
+	w.given = w.base
+	waiting := w.api != nil && w.deps.ConfigMap != ""
+	if waiting {
 		last = w.keptConfig(w.deps.ConfigMap)
+		w.base = w.startsWith(last)
 	}
+	d := &decision{Watcher: w, from: w.sources, state: State{Config: w.base, Source: w.deps.File, Notes: loaded.Notes, Waiting: waiting}}
 	if last != nil && err == nil && *last != file {
-		if before, bad := w.parse(*last, w.base); bad == nil {
+		if before, bad := w.parse(*last, w.given); bad == nil {
 			config.ForceStatic(before.Config, w.base)
 			w.logNotes(before)
 			d.state = State{Config: before.Config, Source: last.source, Notes: before.Notes}
@@ -86,6 +90,52 @@ func (w *Watcher) first() error {
 		return w.keep(file)
 	}
 	return nil
+}
+
+// ownFields are the static settings that a ConfigMap does not change: with them the agent finds its Node, and what it has stored, before
+// it can read a ConfigMap.
+func ownFields() []string { return []string{"nodeName", "persistentDir", "standalone"} }
+
+// startsWith returns the settings of a start: the given ones, with the static settings of the last configuration of the ConfigMap. The
+// first agent of a node, for which none is stored, asks the API for it.
+func (w *Watcher) startsWith(last *candidate) *v1alpha1.AgentConfig {
+	if last == nil {
+		last = w.ask()
+	}
+	if last == nil {
+		return w.given
+	}
+	loaded, err := w.parse(*last, w.given)
+	if err != nil {
+		return w.given // It is refused once the API has responded.
+	}
+	config.ForceStatic(loaded.Config, w.given, ownFields()...)
+	made := w.given.DeepCopy()
+	config.ForceStatic(made, loaded.Config)
+	return made
+}
+
+// ask returns the configuration that the ConfigMap has for the node; nil if the API does not respond within AnswerTimeout, or it has none.
+func (w *Watcher) ask() *candidate {
+	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
+	defer cancel()
+	from := sources{file: w.sources.file, maps: map[string]mapAnswer{}}
+	node, err := w.one(ctx, nodes(), "", w.given.NodeName)
+	if err != nil {
+		return nil
+	}
+	from.node = answerOfNode(node)
+	namespace, name, _ := strings.Cut(w.deps.ConfigMap, "/")
+	object, err := w.one(ctx, configMaps(), namespace, name)
+	if err != nil {
+		return nil
+	}
+	from.maps[w.deps.ConfigMap] = answerOfMap(object)
+	next, known, err := (&decision{Watcher: w, from: from}).wanted()
+	if !known || err != nil || next.source == w.deps.File {
+		return nil
+	}
+	return &next
 }
 
 // withLost adds to an error that the last good configuration, which might have been used instead, could not be read.
@@ -230,12 +280,14 @@ func (m mapAnswer) advice(name string) string {
 
 // enforce puts a candidate in force if it is valid and the hardware supports it.
 func (d *decision) enforce(next candidate) error {
-	loaded, err := d.parse(next, d.base)
+	loaded, err := d.parse(next, d.given)
 	if err != nil {
 		d.refuse(err)
 		return nil
 	}
 	parsed := loaded.Config
+	// The next start begins with the static settings of this configuration, but for those that are the agent's own.
+	config.ForceStatic(parsed, d.given, ownFields()...)
 	restart := config.Static(d.base, parsed)
 	config.ForceStatic(parsed, d.base)
 	if next.source != d.state.Source || d.state.Waiting || !reflect.DeepEqual(parsed, d.state.Config) {

@@ -16,7 +16,9 @@
 //     there were none.
 //   - While the API does not respond, the last known labels of the Node apply after AnswerTimeout.
 //   - What was stored for another Node, by its UID, is discarded when the UID of the agent's Node is known.
-//   - Static settings keep their value until the agent restarts.
+//   - Static settings keep their value until the agent restarts. A start begins with those of the last configuration of the
+//     ConfigMap; the first one of a node asks the API, for AnswerTimeout. The name of the Node, the persistent directory and standalone
+//     are those of the file and the flags.
 //   - A change takes effect within a second. ConfigMaps are watched through the API, because mounted ones are updated a
 //     minute or more later.
 //

@@ -124,7 +124,9 @@ type MIG struct {
 // Watcher follows the sources. Create it with Open, start it with Run.
 type Watcher struct {
 	deps Deps
-	// base has the static settings, which do not change while the agent runs.
+	// given is the configuration of the file and the flags at the start.
+	given *v1alpha1.AgentConfig
+	// base has the static settings, which do not change while the agent runs: those of the ConfigMap at the start, or else the given ones.
 	base *v1alpha1.AgentConfig
 	api  dynamic.Interface
 

@@ -34,6 +34,8 @@ type world struct {
 	fault func(Step) error
 	judge Judge
 	clock clock.WithTicker
+	// given is what flags set; nil for the name of the Node and the persistent directory.
+	given func(*v1alpha1.AgentConfig)
 }
 
 func newWorld(t *testing.T) *world {
@@ -91,6 +93,9 @@ func (w *world) open() (*Watcher, error) {
 	deps := Deps{
 		File: w.file, ConfigMap: w.name, Fault: w.fault, Clock: w.clock,
 		Override: func(c *v1alpha1.AgentConfig) { c.NodeName, c.PersistentDir = "node-0", filepath.Join(w.dir, "state") },
+	}
+	if w.given != nil {
+		deps.Override = w.given
 	}
 	if w.name != "" || w.file == "" {
 		deps.Connect = func(*v1alpha1.AgentConfig) (dynamic.Interface, error) { return w.api, nil }

@@ -1,7 +1,6 @@
 package gatefacts
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
@@ -165,10 +165,7 @@ func TestRuntimeStop(t *testing.T) {
 		config string
 		serves bool
 		want   string
-		// onHost is for a socket below the host's root.
-		onHost bool
 	}{
-		"off, in a container":    {config: v2 + "false\n", serves: true, want: "RUNTIME_CDI_OFF", onHost: true},
 		"off":                    {config: v2 + "false\n", serves: true, want: "RUNTIME_CDI_OFF"},
 		"on":                     {config: v2 + "true\n", serves: true},
 		"by default":             {config: "version = 3\n", serves: true},
@@ -178,30 +175,13 @@ func TestRuntimeStop(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			root, state := t.TempDir(), t.TempDir()
+			root := t.TempDir()
 			if tc.config != "" {
-				if err := os.MkdirAll(filepath.Join(root, "etc/containerd"), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(root, "etc/containerd/config.toml"), []byte(tc.config), 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(root, "c.toml"), []byte(tc.config), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if tc.serves {
-				folder := state
-				if tc.onHost {
-					folder = filepath.Join(root, "run/containerd")
-					if err := os.MkdirAll(folder, 0o755); err != nil {
-						t.Fatal(err)
-					}
-				}
-				listener, err := net.Listen("unix", filepath.Join(folder, "containerd.sock"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer listener.Close()
-			}
-			got := RuntimeStop(root, state)
+			got := RuntimeStop(root, &hostruntime.Runtime{Kind: hostruntime.Containerd, Served: tc.serves, Config: hostruntime.Place{Path: "/c.toml"}})
 			if (got == nil) != (tc.want == "") || got != nil && got.Code != tc.want {
 				t.Errorf("RuntimeStop = %v, want %q", got, tc.want)
 			}

@@ -2,44 +2,28 @@ package gatefacts
 
 import (
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/node/hostconfig"
+	"github.com/berth-gpu/berth/internal/node/hostruntime"
 )
 
-// Runtime returns RuntimeStop with its arguments.
-func Runtime(hostRoot, stateDir string) func() *gate.Stop {
-	return func() *gate.Stop { return RuntimeStop(hostRoot, stateDir) }
+// Runtime returns RuntimeStop for the runtime that is found at the time of the call.
+func Runtime(hostRoot string, find func() *hostruntime.Host) func() *gate.Stop {
+	return func() *gate.Stop { return RuntimeStop(hostRoot, &find().Runtime) }
 }
 
 // RuntimeStop returns why the container runtime does not inject CDI devices, by the configuration of containerd below the host's root;
 // nil when it does, and when that cannot be said: containerd 2 and CRI-O inject them by default. The configuration of a containerd that
-// does not serve its socket, in stateDir or in /run/containerd of the host, says nothing about the runtime of the node.
-func RuntimeStop(hostRoot, stateDir string) *gate.Stop {
-	if !serves(hostRoot, stateDir) {
+// does not serve its socket says nothing about the runtime of the node.
+func RuntimeStop(hostRoot string, runtime *hostruntime.Runtime) *gate.Stop {
+	if runtime.Kind != hostruntime.Containerd || !runtime.Served {
 		return nil
 	}
-	config, err := hostconfig.ReadContainerd(hostRoot)
+	config, err := hostconfig.ReadContainerd(hostRoot, runtime.Config.Path)
 	if err != nil || config.EnableCDI == nil || *config.EnableCDI {
 		return nil
 	}
 	return &gate.Stop{Code: "RUNTIME_CDI_OFF", Message: fmt.Sprintf("enable_cdi is false in %s; set it to true, and restart containerd", strings.Join(config.Sources, ", "))}
-}
-
-// serves reports whether containerd has a socket.
-func serves(hostRoot, stateDir string) bool {
-	const socket = "containerd.sock"
-	paths := []string{filepath.Join(stateDir, socket)}
-	if path, err := hostconfig.Beneath(hostRoot, filepath.Join("/run/containerd", socket)); err == nil {
-		paths = append(paths, path)
-	}
-	return slices.ContainsFunc(paths, func(path string) bool {
-		info, err := os.Stat(path)
-		return err == nil && info.Mode()&fs.ModeSocket != 0
-	})
 }

@@ -19,23 +19,6 @@ import (
 // FieldManager is the agent's name in the objects' managed fields.
 const FieldManager = "berth-agent"
 
-// List reads all GPUNodes, in the order of their names.
-func List(ctx context.Context, client dynamic.Interface) ([]v1alpha1.GPUNode, error) {
-	list, err := client.Resource(v1alpha1.GPUNodes()).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	nodes := make([]v1alpha1.GPUNode, 0, len(list.Items))
-	for i := range list.Items {
-		node, err := Decode(&list.Items[i])
-		if err != nil {
-			return nil, err
-		}
-		nodes = append(nodes, *node)
-	}
-	return nodes, nil
-}
-
 // Decode reads a GPUNode from the dynamic client's form.
 func Decode(object *unstructured.Unstructured) (*v1alpha1.GPUNode, error) {
 	blob, err := object.MarshalJSON()

@@ -1,19 +1,22 @@
 package hostconfig
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 
 	"github.com/pelletier/go-toml"
 )
 
-// ContainerdPath is where containerd reads its configuration.
+// ContainerdPath is where containerd reads its configuration unless its command line names another file.
 const ContainerdPath = "/etc/containerd/config.toml"
 
 // Containerd is the part of a containerd configuration that concerns CDI and the default runtime.
 type Containerd struct {
 	// Version is that of the format.
 	Version int64
+	// State is the state directory and Address the socket, if a file sets them.
+	State, Address string
 	// EnableCDI is nil if no file sets it.
 	EnableCDI *bool
 	// Dirs are the directories of CDI specs, if a file sets them: DirsFrom.
@@ -26,15 +29,18 @@ type Containerd struct {
 	Programs             map[string]string
 }
 
-// ReadContainerd reads the configuration of containerd below the host's root, with the files that it imports. The error is
+// ReadContainerd reads a configuration file of containerd below the host's root, with the files that it imports. The error is
 // fs.ErrNotExist when there is none.
-func ReadContainerd(root string) (*Containerd, error) {
+func ReadContainerd(root, path string) (*Containerd, error) {
 	config := &Containerd{Programs: map[string]string{}}
-	return config, config.read(root, ContainerdPath, 0)
+	return config, config.read(root, path, 0)
 }
 
-// maxImports bounds the depth of imports of configuration files.
-const maxImports = 5
+const (
+	// maxImports bounds the depth of imports of configuration files, and maxFiles how many files make one configuration.
+	maxImports = 5
+	maxFiles   = 256
+)
 
 // read reads a file and then the files that it imports; later values override earlier ones.
 func (k *Containerd) read(root, path string, depth int) error {
@@ -46,6 +52,8 @@ func (k *Containerd) read(root, path string, depth int) error {
 	if version, ok := tree.Get("version").(int64); ok && depth == 0 {
 		k.Version = version
 	}
+	setText(&k.State, tree, "state")
+	setText(&k.Address, tree, "grpc", "address")
 	for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
 		section, ok := tree.GetPath([]string{"plugins", plugin}).(*toml.Tree)
 		if !ok {
@@ -63,6 +71,9 @@ func (k *Containerd) read(root, path string, depth int) error {
 		for _, imported := range Glob(root, pattern) {
 			if slices.Contains(k.Sources, imported) {
 				continue
+			}
+			if len(k.Sources) >= maxFiles {
+				return fmt.Errorf("%s imports more than %d files", k.Sources[0], maxFiles)
 			}
 			if err := k.read(root, imported, depth+1); err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/pelletier/go-toml"
@@ -22,19 +23,47 @@ import (
 const maxFile = 4 << 20
 
 // ReadFile reads at most 4 MiB of a regular file; opening any other kind of file could block.
-func ReadFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+func ReadFile(path string) ([]byte, error) { return readRegular(path, os.Stat, os.OpenFile) }
+
+// ReadBeneath is ReadFile of a path of the host. A link that is made while it reads leads out of the host's root neither.
+func ReadBeneath(root, path string) ([]byte, error) {
+	full, err := Beneath(root, path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	if Root(root) == "/" {
+		return ReadFile(full)
 	}
-	file, err := os.Open(path)
+	inside, err := filepath.Rel(root, full)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	return readRegular(inside, opened.Stat, opened.OpenFile)
+}
+
+// readRegular reads a file that is regular before it is opened and after: it can be replaced in between.
+func readRegular(path string, stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error)) ([]byte, error) {
+	info, err := stat(path)
+	if err != nil {
+		return nil, err
+	}
+	notRegular := &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	if !info.Mode().IsRegular() {
+		return nil, notRegular
+	}
+	file, err := open(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	if info, err = file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(notRegular, err)
+	}
 	return io.ReadAll(io.LimitReader(file, maxFile))
 }
 
@@ -56,11 +85,7 @@ func Beneath(root, path string) (string, error) {
 
 // TOML reads a TOML file of the host.
 func TOML(root, path string) (*toml.Tree, error) {
-	full, err := Beneath(root, path)
-	if err != nil {
-		return nil, err
-	}
-	blob, err := ReadFile(full)
+	blob, err := ReadBeneath(root, path)
 	if err != nil {
 		return nil, err
 	}

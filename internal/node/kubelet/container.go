@@ -47,26 +47,19 @@ type Container struct {
 // Bundle is where a runtime keeps its containers' OCI specs: Dir/<id>/File.
 type Bundle struct{ Dir, File string }
 
+// TaskBundle is where a containerd with that state directory keeps the OCI specs of pods' containers.
+func TaskBundle(stateDir string) Bundle {
+	return Bundle{Dir: filepath.Join(stateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json"}
+}
+
 // DefaultBundles are the places of containerd, of docker on containerd, and of CRI-O,
 // beneath the folder that holds the host's /run.
 func DefaultBundles(run string) []Bundle {
-	tasks := filepath.Join(run, "containerd", "io.containerd.runtime.v2.task")
+	pods := TaskBundle(filepath.Join(run, "containerd"))
 	return []Bundle{
-		{Dir: filepath.Join(tasks, "k8s.io"), File: "config.json"},
-		{Dir: filepath.Join(tasks, "moby"), File: "config.json"},
+		pods, {Dir: filepath.Join(filepath.Dir(pods.Dir), "moby"), File: pods.File},
 		{Dir: filepath.Join(run, "containers", "storage", "overlay-containers"), File: filepath.Join("userdata", "config.json")},
 	}
-}
-
-// Bundles are the DefaultBundles of a host, after those of the containerd with the given state directory.
-func Bundles(containerdStateDir, hostRoot string) []Bundle {
-	places := []Bundle{{Dir: filepath.Join(containerdStateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json"}}
-	for _, place := range DefaultBundles(filepath.Join(hostRoot, "run")) {
-		if place != places[0] {
-			places = append(places, place)
-		}
-	}
-	return places
 }
 
 // ContainersDeps are the sources of Containers.
@@ -76,7 +69,8 @@ type ContainersDeps struct {
 	ProcRoot string
 	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.
 	CgroupRoot string
-	Bundles    []Bundle
+	// Bundles returns where the OCI specs can be now, and reads nothing; nil if the specs are not needed.
+	Bundles func() []Bundle
 	// GrantsDir is the host's directory of grants (see GrantID); if empty, no grants are found.
 	GrantsDir string
 	// Vendors are the vendors whose environment variables a Container has; those of Berth are always included.
@@ -95,6 +89,9 @@ type Containers struct {
 
 // NewContainers returns a reader without reading anything.
 func NewContainers(deps ContainersDeps) *Containers {
+	if deps.Bundles == nil {
+		deps.Bundles = func() []Bundle { return nil }
+	}
 	return &Containers{deps: deps, cgroups: NewCgroups(deps.ProcRoot, deps.CgroupRoot), known: map[string]Container{}}
 }
 
@@ -170,7 +167,7 @@ func (c *Containers) living(pod PodCgroup) []Container {
 
 func (c *Containers) describe(id string) Container {
 	result := Container{ID: id, SpecError: "no runtime has its bundle"}
-	for _, bundle := range c.deps.Bundles {
+	for _, bundle := range c.deps.Bundles() {
 		// The ID is part of a cgroup's name and was checked to be hexadecimal.
 		blob, err := readInRoot(bundle.Dir, filepath.Join(id, bundle.File), maxSpec)
 		if errors.Is(err, fs.ErrNotExist) {

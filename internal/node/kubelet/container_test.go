@@ -120,6 +120,25 @@ func FuzzReadSpec(f *testing.F) {
 	})
 }
 
+// TestHostUsers: the spec of a container in a user namespace (hostUsers: false) has the same devices and variables as any other one. The
+// IDs of its mappings are not those of devices.
+func TestHostUsers(t *testing.T) {
+	const devices = `"devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "uid": 0, "gid": 0}]`
+	read := func(linux string) Container {
+		t.Helper()
+		var c Container
+		if err := c.readSpec([]byte(`{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "linux": {`+linux+`}}`), ContainersDeps{Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}}); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	const mapped = `"namespaces": [{"type": "user"}], "uidMappings": [{"containerID": 0, "hostID": 131072, "size": 65536}], "gidMappings": [{"containerID": 0, "hostID": 131072, "size": 65536}], `
+	want, got := read(devices), read(mapped+devices)
+	if diff := cmp.Diff(want, got); diff != "" || len(got.Devices) != 1 {
+		t.Errorf("-without a user namespace +with one:\n%s", diff)
+	}
+}
+
 // bundle writes an OCI spec as containerd does.
 func bundle(t *testing.T, run, id, kind, name string, devices []map[string]any, env ...string) {
 	t.Helper()
@@ -173,7 +192,7 @@ func testContainers(t *testing.T, tree *cgroupTree) {
 		{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
 		{"path": "/dev/sda", "type": "b", "major": 195, "minor": 1},
 	}, "HOME=/", "NVIDIA_VISIBLE_DEVICES=void", "BERTH_DEVICES_NVIDIA_COM_GPU="+string(gpu0))
-	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: func() []Bundle { return DefaultBundles(run) }, GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
 	got, err := containers.Live()
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +264,7 @@ func TestContainersWithoutSpec(t *testing.T) {
 	tree.container("kubepods/pod"+uid1+"/"+id1, 1)
 	tree.container("kubepods/pod"+uid1+"/"+id2, 2)
 	writeBundle(t, run, id2, []byte("{"))
-	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: func() []Bundle { return DefaultBundles(run) }, GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
 	got, err := containers.Live()
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%v, %v", got, err)

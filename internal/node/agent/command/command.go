@@ -47,7 +47,7 @@ func (open opener) with(extra []vendor.Vendor) opener {
 func New(deps Deps) *cobra.Command { return newRoot(deps, hardware.Open) }
 
 func newRoot(deps Deps, open opener) *cobra.Command {
-	out, errOut, o := deps.Out, deps.Err, &flags.Flags{}
+	out, errOut, o := deps.Out, deps.Err, &flags.Flags{Find: hardware.FindDriver}
 	open = open.with(deps.Vendors)
 	root := &cobra.Command{
 		Use:   "berth-agent",

@@ -362,7 +362,7 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	kube := fake.NewClientset(slice)
 	for range 2 {
 		var out bytes.Buffer
-		if err := uninstall(t.Context(), config, api, kube, &out); err != nil || !strings.Contains(out.String(), "removed GPUNode "+fakeapi.NodeName) {
+		if err := uninstall(t.Context(), config, config.KubeletDir, api, kube, &out); err != nil || !strings.Contains(out.String(), "removed GPUNode "+fakeapi.NodeName) {
 			t.Fatalf("uninstall: %v, and the output\n%s", err, out.String())
 		}
 		if _, err := api.Resource(v1alpha1.GPUNodes()).Get(t.Context(), fakeapi.NodeName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -385,7 +385,7 @@ func TestUninstallFromTheAPI(t *testing.T) {
 
 	api.Intercept(func(fakeapi.Request) error { return errors.New("the API server does not respond") })
 	var out bytes.Buffer
-	err = uninstall(t.Context(), config, api, kube, &out)
+	err = uninstall(t.Context(), config, config.KubeletDir, api, kube, &out)
 	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {
 		t.Errorf("without an API server: %v, and the output\n%s", err, out.String())
 	}

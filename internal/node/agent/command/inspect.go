@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/inspect"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/labels"
 )
 
@@ -102,10 +103,15 @@ func inspectDeps(o *flags.Flags, open opener, settings *v1alpha1.AgentConfig, er
 	if err != nil {
 		return inspect.Deps{}, err
 	}
+	counters := counterlist.Read(settings)
+	for _, problem := range counters.Problems {
+		fmt.Fprintf(errOut, "%s: %s\n", problem.Code, problem.Message)
+	}
 	return inspect.Deps{
-		Config: settings, Rules: rules, Offers: config.OfferSettings(settings, apichoice.Kept(settings.PersistentDir)), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}}, Vendors: machine.Traits(),
+		DCGMFields: counters.Fields,
+		Config:     settings, Rules: rules, Offers: config.OfferSettings(settings, apichoice.Kept(settings.PersistentDir)), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}}, Vendors: machine.Traits(),
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
-			vendor := machine.Vendors(hardware.VendorDeps{Log: o.Logger(io.Discard)})[0]
+			vendor := machine.Vendors(hardware.VendorDeps{OptionalMeasures: counters.Optional, Log: o.Logger(io.Discard)})[0]
 			snapshot, err := vendor.Scan(ctx)
 			var first gpu.Sample
 			once, stop := context.WithCancel(ctx)

@@ -84,7 +84,7 @@ that are empty then: /opt/berth, /run/berth and /var/lib/berth.`,
 				return err
 			}
 			config = host.Apply(config)
-			if err := uninstall(cmd.Context(), config, api, kube, cmd.OutOrStdout()); err != nil {
+			if err := uninstall(cmd.Context(), config, host.PluginRoot(config), api, kube, cmd.OutOrStdout()); err != nil {
 				return err
 			}
 			return host.Finish(cmd.Context(), config, cmd.OutOrStdout())
@@ -101,10 +101,10 @@ type step struct {
 }
 
 // uninstall removes everything that agents left on the node and, unless api and kube are nil, in the API. It prints each
-// step, and continues after one that failed. Each package removes what it owns.
-func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface, kube kubernetes.Interface, out io.Writer) error {
+// step, and continues after one that failed. Each package removes what it owns. pluginRoot has the kubelet's folder device-plugins.
+func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, pluginRoot string, api dynamic.Interface, kube kubernetes.Interface, out io.Writer) error {
 	steps := []step{
-		{"sockets in " + filepath.Join(config.KubeletDir, "device-plugins"), func() error { return deviceplugin.Remove(config.KubeletDir) }},
+		{"sockets in " + filepath.Join(pluginRoot, "device-plugins"), func() error { return deviceplugin.Remove(pluginRoot) }},
 		{"sockets of the DRA driver " + config.DRADriverName + " in " + config.KubeletDir, func() error { return dra.Remove(config.KubeletDir, config.DRADriverName) }},
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},

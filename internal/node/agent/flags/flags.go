@@ -30,6 +30,8 @@ type Flags struct {
 	ValidationFiles string
 	Verbose         bool
 	Config          v1alpha1.AgentConfig
+	// Find sets what neither the file nor a flag has and this machine shows; nil for nothing.
+	Find func(*v1alpha1.AgentConfig)
 }
 
 // Bind adds a flag for each setting that usually depends on the machine; the others are in the file only.
@@ -48,8 +50,8 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.Config.PersistentDir, "persistent-dir", "", "keep journals and the last valid configuration, which have to survive a reboot, in `DIR` (default /var/lib/berth)")
 	flags.StringVar(&f.Config.MPSRoot, "mps-root", "", "keep the pipes and the shared memory of MPS daemons and the socket of berth-agent mps in `DIR` (default /run/berth/mps)")
 	flags.StringVar(&f.Config.HostRoot, "host-root", "", "find the host's root file system at `DIR`, for an agent in a container (default /)")
-	flags.StringVar(&f.Config.DriverRoot, "driver-root", "", "find the driver's files below `DIR` of the host (default /)")
-	flags.StringVar(&f.Config.ContainerdStateDir, "containerd-state-dir", "", "read containerd's state from `DIR` (default /run/containerd)")
+	flags.StringVar(&f.Config.DriverRoot, "driver-root", "", "find the driver's files below `DIR` of the host (default: where its library is at the start, else /)")
+	flags.StringVar(&f.Config.ContainerdStateDir, "containerd-state-dir", "", "read containerd's state from `DIR` of the host (default: that of the running container runtime)")
 	flags.StringVar(&f.Config.CgroupRoot, "cgroup-root", "", "find containers below `CGROUP`, the kubelet's cgroupRoot; needed only with several kubelets on one machine")
 	flags.StringVar(&f.Config.NodeName, "node-name", "", "use the Node object `NAME` (default: $NODE_NAME, then the host name)")
 	flags.StringVar(&f.Instance, "instance", "", "distinguish this agent by `NAME` from another one on the node, as during an upgrade; its socket is agent-NAME.sock in --state-dir (default: $POD_NAME, then the host name)")
@@ -57,6 +59,7 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.ValidationFiles, "validation-files", "", "write driver-ready, toolkit-ready, plugin-ready and cuda-ready to `DIR` for programs that wait for those of NVIDIA's GPU operator, which are in /run/nvidia/validations")
 	flags.StringVar(&f.Config.MetricsListen, "metrics-listen", "", "serve /metrics, and nothing else, on `ADDRESS` (default: no address)")
 	flags.BoolVar(&f.Config.DCGMNames, "dcgm-names", false, "also serve the metrics under dcgm-exporter's names and labels")
+	flags.StringVar(&f.Config.DCGMCountersFile, "dcgm-counters-file", "", "also serve the fields that `FILE` lists in the form of dcgm-exporter (FIELD, type, help)")
 	flags.BoolVar(&f.Config.Standalone, "standalone", false, "run without an API server: publish no GPUNode, labels, events or conditions")
 }
 
@@ -76,7 +79,7 @@ func (f *Flags) Override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 			{f.Config.StateDir, &c.StateDir}, {f.Config.PersistentDir, &c.PersistentDir}, {f.Config.HostRoot, &c.HostRoot}, {f.Config.DriverRoot, &c.DriverRoot},
 			{f.Config.ContainerdStateDir, &c.ContainerdStateDir}, {f.Config.CgroupRoot, &c.CgroupRoot},
 			{f.Config.NodeName, &c.NodeName}, {f.Config.MPSRoot, &c.MPSRoot},
-			{f.Config.MetricsListen, &c.MetricsListen},
+			{f.Config.MetricsListen, &c.MetricsListen}, {f.Config.DCGMCountersFile, &c.DCGMCountersFile},
 		} {
 			if flag.from != "" {
 				*flag.to = flag.from
@@ -87,6 +90,9 @@ func (f *Flags) Override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 		}
 		if cmd.Flags().Changed("standalone") {
 			c.Standalone = f.Config.Standalone
+		}
+		if f.Find != nil && f.Sim == "" {
+			f.Find(c)
 		}
 	}
 }

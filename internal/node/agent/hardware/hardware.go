@@ -86,14 +86,16 @@ type VendorDeps struct {
 	// LibraryReplaced is as in [hardware.Deps].
 	LibraryReplaced func(file string)
 	SampleInterval  time.Duration
-	Log             *slog.Logger
+	// OptionalMeasures are as in [hardware.Deps].
+	OptionalMeasures []gpu.Measure
+	Log              *slog.Logger
 }
 
 // Vendors opens the vendors of the machine, those in Extra last.
 func (m Machine) Vendors(deps VendorDeps) []hardware.Vendor {
 	vendors := hardware.Open(hardware.Deps{
 		Roots: m.Roots, Library: m.Library, SMI: m.SMI, MakeNodes: m.MakeNodes,
-		LibraryReplaced: deps.LibraryReplaced, SampleInterval: deps.SampleInterval, Log: deps.Log,
+		LibraryReplaced: deps.LibraryReplaced, SampleInterval: deps.SampleInterval, OptionalMeasures: deps.OptionalMeasures, Log: deps.Log,
 	})
 	return append(vendors, m.Extra...)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
 	"github.com/berth-gpu/berth/internal/hardware/bound"
@@ -32,6 +33,8 @@ type Deps struct {
 	Offers offer.Settings
 	// LabelVendors compute the labels about their GPUs.
 	LabelVendors []labels.Vendor
+	// DCGMFields are the fields under dcgm-exporter's names.
+	DCGMFields []dcgm.Export
 	// Vendors are the names of the vendors.
 	Vendors []gpu.Traits
 	// Sys is the root of sysfs.
@@ -138,14 +141,11 @@ func (r *Result) printLabels(out io.Writer, asJSON bool) error {
 
 func (r *Result) printMetrics(out io.Writer, asJSON bool) error {
 	config := r.deps.Config
-	in := metrics.Input{Node: config.NodeName, Snapshot: &r.snapshot, Sample: r.sample, DCGMHostnameLabel: config.DCGMHostnameLabel, Vendors: r.deps.Vendors}
+	in := metrics.Input{Node: config.NodeName, Snapshot: &r.snapshot, Sample: r.sample, Vendors: r.deps.Vendors,
+		DCGMFields: r.deps.DCGMFields, DCGMHostnameLabel: config.DCGMHostnameLabel}
 	if asJSON {
 		return printJSON(out, "Samples", "samples", metrics.Samples(in))
 	}
-	text := metrics.Berth(in)
-	if config.DCGMNames {
-		text = append(text, metrics.DCGM(in)...)
-	}
-	_, err := out.Write(text)
+	_, err := out.Write(append(metrics.Berth(in), metrics.DCGM(in)...))
 	return err
 }

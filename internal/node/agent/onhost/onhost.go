@@ -66,6 +66,18 @@ func (o *Options) Apply(config *v1alpha1.AgentConfig) *v1alpha1.AgentConfig {
 	return config
 }
 
+// kubeletHome has the kubelet's folder device-plugins, whatever the kubelet's root directory is (kubelet 1.37).
+const kubeletHome = "/var/lib/kubelet"
+
+// PluginRoot returns the directory with the folder device-plugins: on the host it is the same everywhere; the container of an agent has it
+// in the kubelet's root directory. The configuration is that of Apply.
+func (o *Options) PluginRoot(config *v1alpha1.AgentConfig) string {
+	if o.onHost {
+		return hostpath.New(config.HostRoot).Resolve(kubeletHome)
+	}
+	return config.KubeletDir
+}
+
 // Finish removes what is left of the folders, and waits for a signal if that is asked for. The configuration is that of Apply.
 func (o *Options) Finish(ctx context.Context, config *v1alpha1.AgentConfig, out io.Writer) error {
 	if o.onHost {

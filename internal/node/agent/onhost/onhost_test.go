@@ -174,3 +174,13 @@ func TestMounted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPluginRoot: on the host the folder of device plugins does not follow the kubelet's root directory.
+func TestPluginRoot(t *testing.T) {
+	config := &v1alpha1.AgentConfig{HostRoot: t.TempDir(), KubeletDir: "/var/lib/k0s/kubelet"}
+	for onHost, want := range map[bool]string{true: config.HostRoot + "/var/lib/kubelet", false: "/var/lib/k0s/kubelet"} {
+		if got := (&Options{onHost: onHost}).PluginRoot(config); got != want {
+			t.Errorf("on the host %t: %s, want %s", onHost, got, want)
+		}
+	}
+}

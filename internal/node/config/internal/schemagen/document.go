@@ -169,6 +169,8 @@ func (g *generator) kind(of ast.Expr) (words, used string) {
 		switch of.Name {
 		case "string":
 			return "text", ""
+		case "Lines":
+			return "text of several lines", ""
 		case "bool":
 			return "boolean", ""
 		case "int", "int64", "uint64":

@@ -69,9 +69,14 @@ func examples() map[string]string {
 		"sampleInterval":     "sampleInterval: 30s",
 		"metricsListen":      "metricsListen: :9400",
 		"dcgmNames":          "dcgmNames: true",
-		"dcgmHostnameLabel":  "dcgmNames: true\ndcgmHostnameLabel: hostname",
-		"ignoredXIDs":        "ignoredXIDs: [31, 43]",
-		"nodeName":           "nodeName: gpu-node-1",
-		"standalone":         "standalone: true",
+		"dcgmCounters": `dcgmCounters: |
+  # The form of dcgm-exporter's lists
+  DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, counter, Uncorrected memory errors.
+  DCGM_FI_PROF_SM_ACTIVE,        gauge,   Ratio of cycles an SM has a warp.`,
+		"dcgmCountersFile":  "dcgmCountersFile: /etc/berth/dcgm/counters.csv",
+		"dcgmHostnameLabel": "dcgmNames: true\ndcgmHostnameLabel: hostname",
+		"ignoredXIDs":       "ignoredXIDs: [31, 43]",
+		"nodeName":          "nodeName: gpu-node-1",
+		"standalone":        "standalone: true",
 	}
 }

@@ -178,7 +178,7 @@ func (g *generator) schema(of ast.Expr) (object, error) {
 		}
 	case *ast.Ident:
 		switch of.Name {
-		case "string":
+		case "string", "Lines":
 			return object{"type": "string"}, nil
 		case "bool":
 			return object{"type": "boolean"}, nil

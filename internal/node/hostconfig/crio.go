@@ -1,0 +1,87 @@
+package hostconfig
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/pelletier/go-toml"
+)
+
+// Where CRI-O reads its configuration unless its command line names other places: a file, then the files of a directory.
+const (
+	CRIOPath = "/etc/crio/crio.conf"
+	CRIODir  = "/etc/crio/crio.conf.d"
+)
+
+// CRIO is the part of a configuration of CRI-O that concerns its places, CDI and the default runtime.
+type CRIO struct {
+	// Listen is the socket, RunRoot the directory of what runs and StorageDriver its driver, if a file sets them.
+	Listen, RunRoot, StorageDriver string
+	// Dirs are the directories of CDI specs, if a file sets them: DirsFrom.
+	Dirs     []string
+	DirsFrom string
+	// Sources are the files that were read.
+	Sources []string
+	// Runtime is the default runtime, which RuntimeFrom sets; Programs are the programs of the runtimes, by name.
+	Runtime, RuntimeFrom string
+	Programs             map[string]string
+}
+
+// ReadCRIO reads CRI-O's configuration below the host's root: the file, then the files of the directory in the order of their names. Later
+// values override earlier ones. The error is fs.ErrNotExist when there is neither.
+func ReadCRIO(root, file, dir string) (*CRIO, error) {
+	config := &CRIO{Programs: map[string]string{}}
+	paths := append([]string{file}, Glob(root, filepath.Join(dir, "*"))...)
+	if len(paths) > maxFiles {
+		return config, fmt.Errorf("%s has more than %d files", dir, maxFiles)
+	}
+	for _, path := range paths {
+		tree, err := TOML(root, path)
+		if path == file && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return config, err
+		}
+		config.add(tree, path)
+	}
+	if len(config.Sources) == 0 {
+		return config, &fs.PathError{Op: "open", Path: file, Err: fs.ErrNotExist}
+	}
+	return config, nil
+}
+
+// add records what a file sets.
+func (k *CRIO) add(tree *toml.Tree, path string) {
+	k.Sources = append(k.Sources, path)
+	setText(&k.Listen, tree, "crio", "api", "listen")
+	setText(&k.RunRoot, tree, "crio", "runroot")
+	setText(&k.StorageDriver, tree, "crio", "storage_driver")
+	if found := Texts(tree.GetPath([]string{"crio", "runtime", "cdi_spec_dirs"})); len(found) > 0 {
+		k.Dirs, k.DirsFrom = found, path
+	}
+	if setText(&k.Runtime, tree, "crio", "runtime", "default_runtime") {
+		k.RuntimeFrom = path
+	}
+	runtimes, ok := tree.GetPath([]string{"crio", "runtime", "runtimes"}).(*toml.Tree)
+	if !ok {
+		return
+	}
+	for _, name := range runtimes.Keys() {
+		if program, ok := runtimes.GetPath([]string{name, "runtime_path"}).(string); ok {
+			k.Programs[name] = program
+		}
+	}
+}
+
+// setText sets a field to the text at a path of a file, unless there is none or it is empty; it reports whether it did.
+func setText(field *string, tree *toml.Tree, path ...string) bool {
+	text, ok := tree.GetPath(path).(string)
+	if !ok || text == "" {
+		return false
+	}
+	*field = text
+	return true
+}
