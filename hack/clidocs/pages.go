@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/berth-gpu/berth/internal/cli"
+	"github.com/berth-gpu/berth/internal/cli/usage"
 	"github.com/berth-gpu/berth/internal/cli/version"
 	operatorcommand "github.com/berth-gpu/berth/internal/cluster/operator/command"
 	"github.com/berth-gpu/berth/internal/node/agent/command"
@@ -44,11 +46,16 @@ func pages(roots []*cobra.Command) map[string]string {
 // walk calls visit with a command and the visible ones below it, in the order of the help text.
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)
-	for _, child := range cmd.Commands() {
-		if child.IsAvailableCommand() {
-			walk(child, visit)
-		}
+	for _, child := range visible(cmd) {
+		walk(child, visit)
 	}
+}
+
+// visible returns the commands below a command that its help text lists, and the help topics.
+func visible(cmd *cobra.Command) []*cobra.Command {
+	return slices.DeleteFunc(slices.Clone(cmd.Commands()), func(child *cobra.Command) bool {
+		return !child.IsAvailableCommand() && !child.IsAdditionalHelpTopicCommand()
+	})
 }
 
 func fileName(cmd *cobra.Command) string {
@@ -68,8 +75,12 @@ func page(cmd *cobra.Command) string {
 	if cmd.HasExample() {
 		fmt.Fprintf(&out, "\n## Examples\n\n%s", block(outdent(cmd.Example)))
 	}
-	flags(&out, "Flags", cmd.NonInheritedFlags())
-	flags(&out, "Flags of all "+cmd.Root().Name()+" commands", cmd.InheritedFlags())
+	if !cmd.IsAdditionalHelpTopicCommand() {
+		for _, section := range usage.Sections(cmd.NonInheritedFlags()) {
+			flags(&out, string(section.Title), section.Flags)
+		}
+		flags(&out, "Flags of all "+cmd.Root().Name()+" commands", cmd.InheritedFlags())
+	}
 	if see := related(cmd); len(see) > 0 {
 		fmt.Fprintf(&out, "\n## See also\n\n")
 		for _, other := range see {
@@ -91,12 +102,7 @@ func related(cmd *cobra.Command) []*cobra.Command {
 	if cmd.HasParent() {
 		list = append(list, cmd.Parent())
 	}
-	for _, child := range cmd.Commands() {
-		if child.IsAvailableCommand() {
-			list = append(list, child)
-		}
-	}
-	return list
+	return append(list, visible(cmd)...)
 }
 
 // prose converts a help text to Markdown: paragraphs stay, and one with an indented line becomes a block.

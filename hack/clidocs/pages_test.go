@@ -57,18 +57,21 @@ func TestPage(t *testing.T) {
 	root.PersistentFlags().String("from", "", "read from `DIR`")
 	child := &cobra.Command{Use: "read FILE", Short: "Read one", RunE: run}
 	child.Flags().Bool("all", false, "read everything")
-	root.AddCommand(child, &cobra.Command{Use: "inner", Hidden: true, RunE: run})
+	topic := &cobra.Command{Use: "codes", Short: "The codes", Long: "All of them."}
+	root.AddCommand(child, &cobra.Command{Use: "inner", Hidden: true, RunE: run}, topic)
 	want := map[string]string{
 		"README.md": generated + `# Commands
 
 ## tool
 
 - [tool](tool.md): Read \<files>
+- [tool codes](tool_codes.md): The codes
 - [tool read](tool_read.md): Read one
 `,
 		"tool.md": generated + "# tool\n\nRead \\<files>.\n\n```text\ntool [flags]\n```\n\nRead \\*files\\*.\n\n```text\na  one\n  b  two\n```\n\n" +
 			"## Examples\n\n```text\ntool\n  tool read x\n```\n\n## Flags\n\n```text\n    --from DIR   read from DIR\n-h, --help       help for tool\n```\n\n" +
-			"## See also\n\n- [tool read](tool_read.md): Read one\n",
+			"## See also\n\n- [tool codes](tool_codes.md): The codes\n- [tool read](tool_read.md): Read one\n",
+		"tool_codes.md": generated + "# tool codes\n\nThe codes.\n\nAll of them.\n\n## See also\n\n- [tool](tool.md): Read \\<files>\n",
 		"tool_read.md": generated + "# tool read\n\nRead one.\n\n```text\ntool read FILE [flags]\n```\n\n" +
 			"## Flags\n\n```text\n    --all    read everything\n-h, --help   help for read\n```\n\n" +
 			"## Flags of all tool commands\n\n```text\n--from DIR   read from DIR\n```\n\n## See also\n\n- [tool](tool.md): Read \\<files>\n",

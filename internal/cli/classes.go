@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -9,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/dra/class"
 	"github.com/spf13/cobra"
@@ -16,7 +16,8 @@ import (
 )
 
 func newClassesCommand(deps Deps) *cobra.Command {
-	var file, format string
+	var file string
+	var out output
 	cmd := &cobra.Command{
 		Use:   "classes",
 		Short: "Print the DeviceClasses for GPUs that are allocated through DRA",
@@ -35,8 +36,8 @@ the name of the driver from it (draDriverName).`,
   berth classes -o json | jq -r '.items[].metadata.name'`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if format != "yaml" && format != "json" {
-				return usagef("-o %s: want yaml or json", format)
+			if err := out.check(); err != nil {
+				return err
 			}
 			settings := class.Settings{Profiles: class.DefaultProfiles()}
 			if file != "" {
@@ -50,11 +51,11 @@ the name of the driver from it (draDriverName).`,
 			if err != nil {
 				return fmt.Errorf("compute the DeviceClasses: %w", err)
 			}
-			return printClasses(deps.Out, classes, format)
+			return printClasses(deps.Out, classes, &out.Flags)
 		},
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "an agent's configuration, with the name of the driver and layouts that can have further MIG profiles")
-	cmd.Flags().StringVarP(&format, "output", "o", "yaml", "output format: yaml, a document for each class, or json, a list")
+	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "metadata.name", Named: true, NoTable: true})
 	return cmd
 }
 
@@ -94,17 +95,16 @@ func layoutProfiles(agent *v1alpha1.AgentConfig) []string {
 	return slices.Sorted(maps.Keys(more))
 }
 
-// printClasses writes the classes as YAML documents, or as a list in JSON.
-func printClasses(w io.Writer, classes []resourceapi.DeviceClass, format string) error {
-	if format == "yaml" {
+// printClasses writes the classes as YAML documents with their comments, or as a list in another format.
+func printClasses(w io.Writer, classes []resourceapi.DeviceClass, view *print.Flags) error {
+	if view.Format() == print.YAML {
 		text, err := class.YAML(classes)
 		if err == nil {
 			_, err = w.Write(text)
 		}
 		return err
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": classes})
+	list := map[string]any{"apiVersion": "v1", "kind": "List", "items": classes}
+	rows := print.Of(classes, func(c *resourceapi.DeviceClass) string { return "deviceclass.resource.k8s.io/" + c.Name })
+	return view.Print(w, list, rows, nil)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -17,18 +16,13 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/doctor"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/core/problem"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
-
-// These errors end berth doctor after its report was printed.
-var (
-	errProblems      = errors.New("there are problems")
-	errNotAllChecked = errors.New("not everything could be checked")
 )
 
 func newDoctorCommand(deps Deps) *cobra.Command {
@@ -62,7 +56,7 @@ problems, 1 for a node with problems, 2 if something could not be checked.`,
 			if err != nil {
 				return err
 			}
-			if err := out.print(deps.Out, report, func(w io.Writer) error { return doctorTable(w, report) }); err != nil {
+			if err := out.Print(deps.Out, report, print.Of(report.Findings, nil), func(w io.Writer) error { return doctorTable(w, report, &out.Flags) }); err != nil {
 				return err
 			}
 			switch report.Verdict {
@@ -76,7 +70,7 @@ problems, 1 for a node with problems, 2 if something could not be checked.`,
 	}
 	from.bind(cmd.Flags(), deps)
 	cmd.Flags().StringVar(&mpsRoot, "mps-root", "", "the host's directory of MPS daemons (default: the agent's, then /run/berth/mps)")
-	out.bind(cmd.Flags())
+	out.AddTo(cmd.Flags(), print.Offer{List: "findings", Field: "check"})
 	return cmd
 }
 
@@ -84,35 +78,32 @@ problems, 1 for a node with problems, 2 if something could not be checked.`,
 func examine(ctx context.Context, from *sources, mpsRoot string, args []string) (*v1alpha1.Doctor, error) {
 	api, noAPI := from.api()
 	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
+	if err := from.required("doctor", api, noAPI); err != nil {
+		return nil, err
+	}
 	if len(args) == 1 {
 		switch {
 		case here:
 			return nil, usagef("doctor %s: a node name is looked up in the API; leave it out to check this node", args[0])
 		case api == nil:
-			return nil, cannot(&hintError{fmt.Errorf("doctor %s: no API server: %s", args[0], noAPI),
-				"fix: give --kubeconfig FILE, or run berth doctor on the node itself, as root"})
+			return nil, &hintError{fmt.Errorf("doctor %s: no API server: %s", args[0], noAPI),
+				"fix: give --kubeconfig FILE, or run berth doctor on the node itself, as root"}
 		}
 		return doctor.OfNode(ctx, nodeReader{api, api.Client}, args[0]), nil
 	}
 	if !here && !from.onNode() {
 		if api != nil {
 			return nil, usagef("doctor: this is no node (there is no %s): give the name of a node, or --kubelet-dir",
-				filepath.Join(from.places.KubeletDir, "device-plugins"))
+				from.pluginDir())
 		}
-		return nil, cannot(from.nothingToRead("doctor", noAPI, "  berth doctor --sim DIR                a simulated node"))
+		return nil, from.nothingToRead("doctor", noAPI, "  berth doctor --sim DIR                a simulated node")
 	}
-	places, err := from.rooted()
-	if err != nil {
-		return nil, cannot(err)
-	}
+	places := from.find()
 	deps := doctor.Deps{
 		Vendor:   nvidia.Traits(),
-		HostRoot: from.hostRoot, DriverRoot: from.driver, Proc: places.Proc, Cgroup: filepath.Join(from.hostRoot, "sys/fs/cgroup"),
-		KubeletDir: places.KubeletDir, CDIDirs: places.CDIDirs, ContainerdState: places.ContainerdState, MPSRoot: mpsRoot,
+		HostRoot: from.hostRoot, DriverRoot: places.driver, DevRoot: places.dev, Proc: places.Proc, Cgroup: filepath.Join(from.hostRoot, "sys/fs/cgroup"),
+		KubeletDir: places.KubeletDir, PluginDir: places.pluginDir, KubeletRuns: from.places.KubeletDir == "" && places.host.Kubelet.PID != 0, CDIDirs: places.CDIDirs, Runtime: places.host.Runtime, RuntimeSocket: places.runtimeSocket, MPSRoot: mpsRoot,
 		Agent: places.Agent, Node: places.Node, NoAPI: noAPI,
-	}
-	if !from.flags.Changed("driver-root") {
-		deps.DriverRoot = from.hostRoot
 	}
 	if api != nil {
 		deps.API = nodeReader{api, api.Client}
@@ -120,9 +111,9 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 	if from.sim != "" {
 		roots, err := nvidia.RootsBelow(from.sim)
 		if err != nil {
-			return nil, cannot(fmt.Errorf("open simulated hardware: %w", err))
+			return nil, fmt.Errorf("open simulated hardware: %w", err)
 		}
-		deps.DriverRoot, deps.Proc, deps.Simulated = roots.Driver, roots.Proc, true
+		deps.DriverRoot, deps.DevRoot, deps.Proc, deps.Simulated = roots.Driver, roots.Driver, roots.Proc, true
 	}
 	return doctor.Run(ctx, deps), nil
 }
@@ -170,7 +161,7 @@ func (r nodeReader) ResourceQuotas(ctx context.Context) ([]corev1.ResourceQuota,
 }
 
 // doctorTable prints the findings and, below them, what the problems mean and how to fix them.
-func doctorTable(w io.Writer, report *v1alpha1.Doctor) error {
+func doctorTable(w io.Writer, report *v1alpha1.Doctor, view *print.Flags) error {
 	var rows [][]string
 	var codes []string
 	for _, finding := range report.Findings {
@@ -186,7 +177,7 @@ func doctorTable(w io.Writer, report *v1alpha1.Doctor) error {
 	for _, one := range report.NotChecked {
 		rows = append(rows, []string{one.Check, "-", "not checked: " + one.Why})
 	}
-	if err := term.Table(w, []string{"CHECK", "STATUS", "EVIDENCE"}, rows); err != nil {
+	if err := view.Table(w, []string{"CHECK", "STATUS", "EVIDENCE"}, rows); err != nil || view.RowsOnly() {
 		return err
 	}
 	for _, code := range codes {

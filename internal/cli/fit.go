@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 )
-
-// errDoesNotFit ends berth fit after it printed what is in the way.
-var errDoesNotFit = errors.New("it does not fit")
 
 func newFitCommand(deps Deps) *cobra.Command {
 	var from sources
@@ -57,7 +53,7 @@ read.`,
 			}
 			answer, err := checkFit(cmd.Context(), &from, cmd.InOrStdin(), file, node)
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			if err := out.print(deps.Out, answer, func(w io.Writer) error { return fitText(w, answer) }); err != nil {
 				return err
@@ -69,7 +65,7 @@ read.`,
 		},
 	}
 	from.bindKube(cmd.Flags())
-	cmd.Flags().StringVarP(&from.kube.namespace, "namespace", "n", "", "the namespace of objects without one (default: the context's)")
+	from.connection.AddNamespace(cmd.Flags(), "the namespace of objects without one (default: the context's)")
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the file with the claims and pods, in YAML or JSON; - for the standard input")
 	cmd.Flags().StringVar(&node, "node", "", "check only this node")
 	out.bind(cmd.Flags())
@@ -85,13 +81,13 @@ func checkFit(ctx context.Context, from *sources, in io.Reader, path, node strin
 		return nil, err
 	}
 	settings := fit.Defaults()
-	file, err := fit.Parse(path, data, from.namespace(), settings)
+	file, err := fit.Parse(path, data, from.connection.Namespace(), settings)
 	if err != nil {
 		return nil, err
 	}
 	api, noAPI := from.api()
 	if api == nil {
-		return nil, &hintError{fmt.Errorf("fit: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()}
+		return nil, &hintError{fmt.Errorf("fit: no API server: %s", noAPI), "fix: " + from.connection.Fix()}
 	}
 	objects, err := readFit(ctx, api.Client, file)
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/cli/fleet"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
@@ -21,6 +23,8 @@ import (
 func newGPUsCommand(deps Deps) *cobra.Command {
 	var from sources
 	var out output
+	var view gpuView
+	var watch bool
 	cmd := &cobra.Command{
 		Use:   "gpus [NODE...]",
 		Short: "List the GPUs of the cluster, or of this node, with their holders",
@@ -29,26 +33,59 @@ them, from the GPUNode objects that berth-agent publishes.
 
 On a node without an API server, or with --node-local, it lists the node's own GPUs: their
 health from the agent, their holders from the agent and the kubelet. With --sim DIR alone it
-lists simulated hardware, with holders if an agent runs on it.`,
+lists simulated hardware, with holders if an agent runs on it.
+
+For many GPUs, --summary prints one screen, --group-by a row for each node, model, namespace
+or resource, and --free and --unhealthy only the GPUs of that kind. A GPU is held when any
+part of it is; the devices of a resource are what containers can be given: GPUs, MIG devices
+and replicas. Requested is what pods request that have not ended (needs list on pods);
+requests of ResourceClaims are not counted.`,
 		Example: `  berth gpus
+  berth gpus --summary
+  berth gpus --group-by namespace
   berth gpus node-0 node-1
+  berth gpus -l pool=a100 -n ml             what a namespace holds on these nodes
+  berth gpus -w                             and then each GPU that changes
   berth gpus --node-local                   of this node, as root
   berth gpus --sim /tmp/node                of a simulated node
+  berth gpus --sort-by=.product -o wide
+  berth gpus -o custom-columns=NODE:.node,GPU:.uuid,POD:.holders[*].pod
   berth gpus -o json | jq '.items[] | select(.holders == null) | .uuid'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
+			if err := view.check(); err != nil {
+				return err
+			}
+			if watch && view != (gpuView{}) {
+				return usagef("-w lists each GPU: leave out --summary, --group-by, --free and --unhealthy")
+			}
+			if view.counts() && from.connection.Chosen() != "" {
+				return usagef("-n %s: --summary and --group-by count all namespaces; see --group-by namespace", from.connection.Chosen())
+			}
+			if watch {
+				return followGPUs(cmd.Context(), deps, &from, &out, args)
+			}
 			nodes, unread, err := gpuNodes(cmd.Context(), &from, "gpus", args)
 			if err != nil {
 				return err
 			}
+			if view.counts() {
+				return view.print(cmd.Context(), &from, deps.Out, &out, nodes, unread)
+			}
 			list := gpuList(nodes, unread)
-			return out.print(deps.Out, list, func(w io.Writer) error { return gpuTable(w, list) })
+			list.Items = view.filter(list.Items)
+			heldIn(list, from.connection.Chosen())
+			return out.Print(deps.Out, list, gpuRowsOf(list), func(w io.Writer) error { return view.table(w, list, &out.Flags) })
 		},
 	}
 	from.bind(cmd.Flags(), deps)
-	out.bind(cmd.Flags())
+	from.bindSelector(cmd.Flags())
+	view.bind(cmd.Flags())
+	bindWatch(cmd.Flags(), &watch)
+	from.bindNamespaces(cmd.Flags(), "only the GPUs that pods and claims of this namespace hold")
+	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "uuid", Named: true, Wide: true})
 	return cmd
 }
 
@@ -58,22 +95,41 @@ const whatTop = "top"
 // gpuNodes returns the GPUNode objects of the cluster, or one built from this node's own sources, and the sources that
 // were not read.
 func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) ([]v1alpha1.GPUNode, []trace.Unread, error) {
-	api, noAPI := from.api()
-	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
-	if api != nil && !here {
-		nodes, err := (*api).GPUNodes(ctx, &trace.Evidence{})
-		if err == nil {
-			nodes, err = chosen(nodes, wanted)
-			return nodes, nil, err
-		}
-		if !from.onNode() {
-			without := "berth " + what + " --node-local on the node, or --sim DIR"
-			if what == whatTop {
-				without = "berth top on the node"
-			}
-			return nil, nil, apiError(fmt.Errorf("%s: list the GPUNode objects of berth-agent: %w", what, err), "without them: "+without)
-		}
+	if err := from.checkChoice(); err != nil {
+		return nil, nil, err
 	}
+	api, noAPI := from.api()
+	if slices.ContainsFunc(localFlags(), from.flags.Changed) {
+		if err := from.onlyHere(what); err != nil {
+			return nil, nil, err
+		}
+		return gpuNodesHere(ctx, from, what, noAPI, wanted)
+	}
+	if err := from.required(what, api, noAPI); err != nil {
+		return nil, nil, err
+	}
+	if api == nil {
+		return gpuNodesHere(ctx, from, what, noAPI, wanted)
+	}
+	nodes, err := api.GPUNodes(ctx, &trace.Evidence{})
+	switch {
+	case err == nil:
+		if nodes, err = chosen(nodes, wanted); err == nil {
+			nodes, err = selected(ctx, from, api, nodes, func(n *v1alpha1.GPUNode) string { return n.Name })
+		}
+		return nodes, nil, err
+	case from.onNode() && len(from.named()) == 0:
+		return gpuNodesHere(ctx, from, what, noAPI, wanted)
+	}
+	without := "berth " + what + " --node-local on the node, or --sim DIR"
+	if what == whatTop {
+		without = "berth top on the node"
+	}
+	return nil, nil, apiError(fmt.Errorf("%s: list the GPUNode objects of berth-agent: %w", what, err), "without them: "+without)
+}
+
+// gpuNodesHere returns a GPUNode built from this node's own sources, and the sources that were not read.
+func gpuNodesHere(ctx context.Context, from *sources, what, noAPI string, wanted []string) ([]v1alpha1.GPUNode, []trace.Unread, error) {
 	local, err := from.localGPUs(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -220,30 +276,17 @@ func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList 
 	return list
 }
 
-func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
-	if len(list.Items) == 0 {
+func gpuTable(w io.Writer, list *v1alpha1.GPUList, view *print.Flags) error {
+	if len(list.Items) == 0 && !view.RowsOnly() {
 		_, err := fmt.Fprintln(w, "no GPUs")
 		return errors.Join(err, notReadTable(w, list.NotRead))
 	}
-	table := &gpuRows{head: []string{"NODE", "INDEX", "UUID", "MODEL", "MEMORY", "NUMA", "HEALTH", "HELD BY"}}
-	if slices.ContainsFunc(list.Items, func(d v1alpha1.GPUListItem) bool { return offers(&d.GPUDevice) }) {
-		table.head = slices.Insert(table.head, len(table.head)-1, "OFFERED AS", "SHARING")
-	}
+	offered := slices.ContainsFunc(list.Items, func(d v1alpha1.GPUListItem) bool { return fleet.Advertised(d.GPUDevice) })
+	table := newGPURows(offered, view.IsWide())
 	for i := range list.Items {
-		d := &list.Items[i]
-		node, partitioned := orElse(d.Node, "-"), d.MIGEnabled && len(d.MIGDevices) > 0
-		table.add([]string{
-			node, indexOf(d.Vendor, d.Index), d.UUID, d.Product, memory(d.MemoryBytes), numa(d.NUMANode), evidence.HealthText(d.Health),
-		}, d.Offered, d.Holders, partitioned)
-		for k := range d.MIGDevices {
-			mig := &d.MIGDevices[k]
-			table.add([]string{
-				node, fmt.Sprintf("%s:%d", indexOf(d.Vendor, d.Index), mig.Index), mig.UUID, "MIG " + mig.Profile + ", " + memorySlices(mig.Start, mig.Size),
-				memory(mig.MemoryBytes), numa(d.NUMANode), partHealth(mig.Health),
-			}, mig.Offered, mig.Holders, false)
-		}
+		table.addGPU(&list.Items[i])
 	}
-	if err := term.Table(w, table.head, table.rows); err != nil {
+	if err := view.Table(w, table.head, table.rows); err != nil || view.RowsOnly() {
 		return err
 	}
 	if len(table.draining) > 0 {
@@ -263,46 +306,12 @@ func indexOf(vendor string, index int) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %d", vendor, index))
 }
 
-// gpuRows are the rows of the table of GPUs, and the notes below it.
-type gpuRows struct {
-	head     []string
-	rows     [][]string
-	draining []string
-}
-
-// add completes a row with the resource that the device is advertised as, if there is any, and with its holders.
-func (t *gpuRows) add(row []string, offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder, partitioned bool) {
-	if len(t.head) > len(row)+1 {
-		resource, sharing := "-", "-"
-		switch {
-		case offered != nil:
-			resource, sharing = offered.Resource, sharingColumn(offered, held)
-		case partitioned:
-			resource, sharing = "", "" // its MIG devices have them
-		}
-		row = append(row, resource, sharing)
-	}
-	t.rows = append(t.rows, append(row, holders(held, partitioned)))
-	if offered != nil && offered.Draining != "" {
-		name := "GPU " + row[1]
-		if strings.Contains(row[1], ":") {
-			name = "MIG device " + row[1]
-		}
-		t.draining = append(t.draining, fmt.Sprintf("%s, %s: %s", row[0], name, offered.Draining))
-	}
-}
-
 // partHealth returns the health of a MIG device, or "" if it is unknown.
 func partHealth(health *v1alpha1.DeviceHealth) string {
 	if health == nil {
 		return ""
 	}
 	return evidence.HealthText(*health)
-}
-
-// offers reports whether the GPU or a part of it has a resource to show.
-func offers(d *v1alpha1.GPUDevice) bool {
-	return d.Offered != nil || slices.ContainsFunc(d.MIGDevices, func(m v1alpha1.MIGDevice) bool { return m.Offered != nil })
 }
 
 // sharingColumn returns the sharing mode with the number of replicas, and how many of them are held.

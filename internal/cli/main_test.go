@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +24,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"sigs.k8s.io/yaml"
@@ -41,6 +44,7 @@ func openInProcess(root string) nvml.Interface {
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
+		"terminal": runOnTerminal,
 		"berth": func() {
 			deps := Deps{
 				Out: os.Stdout, Err: os.Stderr, Name: "berth",
@@ -60,7 +64,7 @@ func TestMain(m *testing.M) {
 //	checkpoint DIR FILE    makes DIR a kubelet's with a checkpoint as in the YAML file
 //	claimrecord DIR FILE   writes the record of prepared claims of that kubelet from a JSON file
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
-//	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its socket is in $AGENT
+//	agent FILE [FILE...]   serves /debug/state, /debug/samples and /v1/reset from files; its socket is in $AGENT
 //	exits CODE PROGRAM...  runs a program, which must end with this exit code
 //	environ FILE A=B...    writes an environment in the format of /proc
 //	api FILE [METRICS]     serves an API of the YAML documents in a file, with METRICS as the page of the
@@ -68,8 +72,14 @@ func TestMain(m *testing.M) {
 //
 // and each script has a home without a kubeconfig.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+	params := scriptParams()
+	params.Dir = "testdata/script"
+	testscript.Run(t, params)
+}
+
+// scriptParams are those of every script of this package.
+func scriptParams() testscript.Params {
+	return testscript.Params{
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("KUBECONFIG", "")
 			env.Setenv("KUBERNETES_SERVICE_HOST", "")
@@ -80,7 +90,7 @@ func TestScripts(t *testing.T) {
 			"exits": checkExit,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
-	})
+	}
 }
 
 // entry is a line of a checkpoint in readable form.
@@ -192,6 +202,9 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 1 {
 		pages["/debug/samples"] = ts.ReadFile(args[1])
 	}
+	if len(args) > 2 {
+		pages["/v1/reset"] = ts.ReadFile(args[2])
+	}
 	name := fmt.Sprintf("agent-%d.sock", len(glob(ts, "agent-*.sock")))
 	listener, err := net.Listen("unix", ts.MkAbs(name))
 	ts.Check(err)
@@ -207,6 +220,18 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	go func() { _ = server.Serve(listener) }()
 	ts.Defer(func() { server.Close() })
 	ts.Setenv("AGENT", name)
+}
+
+// selectedBy returns the objects with the labels.
+func selectedBy(text string, list []any) []any {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(object any) bool {
+		has, _, _ := unstructured.NestedStringMap(object.(map[string]any), "metadata", "labels")
+		return !selector.Matches(labels.Set(has))
+	})
 }
 
 // serveAPI serves gets and lists of the objects in a file, as far as berth makes them. It refuses writes.
@@ -244,7 +269,11 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		case "ConfigMap":
 			objects["/api/v1/namespaces/"+meta["namespace"].(string)+"/configmaps/"+name] = object
 		case "ResourceQuota":
-			const path = "/api/v1/resourcequotas"
+			for _, path := range []string{"/api/v1/namespaces/" + meta["namespace"].(string) + "/resourcequotas", "/api/v1/resourcequotas"} {
+				lists[path] = append(lists[path], object)
+			}
+		case "Namespace":
+			const path = "/api/v1/namespaces"
 			lists[path] = append(lists[path], object)
 		case "Node":
 			objects["/api/v1/nodes/"+name] = object
@@ -275,7 +304,12 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			}
 			answer = object
 		} else if list, ok := lists[r.URL.Path]; ok || strings.HasSuffix(r.URL.Path, "/pods") {
-			answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": list}
+			kind := "List"
+			if strings.HasSuffix(r.URL.Path, "/pods") {
+				kind = "PodList"
+			}
+			list = selectedBy(r.URL.Query().Get("labelSelector"), list)
+			answer = map[string]any{"kind": kind, "apiVersion": "v1", "items": list}
 		} else if strings.HasSuffix(r.URL.Path, "/namespaces/secret/events") {
 			w.WriteHeader(http.StatusForbidden)
 			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,

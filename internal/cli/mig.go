@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
@@ -67,7 +66,7 @@ file that need not be in the cluster.`,
 			}
 			subject, rest, err := migSubjectOf(cmd.Context(), &from, "mig plan", args)
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			switch len(rest) {
 			case 0:
@@ -77,11 +76,11 @@ file that need not be in the cluster.`,
 			}
 			layouts, err := subject.layouts(cmd.Context(), file)
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			plan, err := layouts.plan(subject, rest[0])
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			if err := out.print(deps.Out, plan.object(), func(w io.Writer) error { return plan.print(w) }); err != nil {
 				return err
@@ -100,33 +99,37 @@ file that need not be in the cluster.`,
 
 func newMIGLayoutsCommand(deps Deps) *cobra.Command {
 	var from sources
+	var out output
 	file := ""
 	cmd := &cobra.Command{
 		Use:   "layouts NODE",
 		Short: "List the MIG layouts that can be applied to a node",
 		Example: `  berth mig layouts node-0
-  berth mig layouts --sim /tmp/node --file mig-parted.yaml`,
+  berth mig layouts --sim /tmp/node --file mig-parted.yaml
+  berth mig layouts node-0 -o name          their names alone`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
 			subject, rest, err := migSubjectOf(cmd.Context(), &from, "mig layouts", args)
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			if len(rest) > 0 {
 				return usagef("mig layouts %s: these flags read this node; leave out its name", strings.Join(rest, " "))
 			}
 			layouts, err := subject.layouts(cmd.Context(), file)
 			if err != nil {
-				return cannot(err)
+				return err
 			}
-			var rows [][]string
-			for _, name := range mig.LayoutNames(layouts.byName) {
-				rows = append(rows, []string{name, layouts.source[name]})
-			}
-			return errors.Join(term.Table(deps.Out, []string{"LAYOUT", "DEFINED BY"}, rows), notReadTable(deps.Out, layouts.notRead))
+			list := layouts.object(subject.node)
+			rows := print.Of(list.Items, func(l *v1alpha1.MIGLayout) string { return l.Name })
+			return out.Print(deps.Out, list, rows, func(w io.Writer) error { return layoutsTable(w, list, &out.Flags) })
 		},
 	}
 	from.bind(cmd.Flags(), deps)
+	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "name", Named: true})
 	cmd.Flags().StringVar(&file, "file", "", "a file with layouts in mig-parted's format")
 	return cmd
 }
@@ -157,19 +160,19 @@ the ConfigMap that the agent follows.`,
 			ctx := cmd.Context()
 			api, noAPI := from.api()
 			if api == nil {
-				return cannot(&hintError{fmt.Errorf("mig apply: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()})
+				return &hintError{fmt.Errorf("mig apply: no API server: %s", noAPI), "fix: " + from.connection.Fix()}
 			}
 			subject, err := migSubjectOfNode(ctx, api, args[0])
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			layouts, err := subject.layouts(ctx, "")
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			plan, err := layouts.plan(subject, args[1])
 			if err != nil {
-				return cannot(err)
+				return err
 			}
 			if err := plan.print(deps.Out); err != nil {
 				return err
@@ -194,9 +197,6 @@ the ConfigMap that the agent follows.`,
 	return cmd
 }
 
-// errRefused ends a command after it printed a plan that is refused.
-var errRefused = errors.New("the layout is refused")
-
 // migSubject is the hardware that a plan is for.
 type migSubject struct {
 	// node is its name; empty for hardware that does not belong to a node.
@@ -211,6 +211,9 @@ type migSubject struct {
 // the remaining arguments.
 func migSubjectOf(ctx context.Context, from *sources, what string, args []string) (*migSubject, []string, error) {
 	if slices.ContainsFunc(localFlags(), from.flags.Changed) {
+		if err := from.onlyHere(what); err != nil {
+			return nil, nil, err
+		}
 		subject, err := migSubjectHere(ctx, from, what)
 		return subject, args, err
 	}

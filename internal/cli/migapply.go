@@ -106,7 +106,7 @@ func (a *applier) apply(ctx context.Context, node *v1alpha1.GPUNode) error {
 	a.evicted, a.podLines, a.since = map[string]bool{}, map[string]string{}, map[string]time.Time{}
 	labels, err := a.labels(ctx)
 	if err != nil {
-		return cannot(err)
+		return err
 	}
 	if labels[labelMIG] == a.layoutName {
 		if a.finished(node, labels) && !changes(a.plan(node)) {
@@ -114,7 +114,7 @@ func (a *applier) apply(ctx context.Context, node *v1alpha1.GPUNode) error {
 		}
 		a.progress("Node %s already has the label %s=%s", a.node, labelMIG, a.layoutName)
 	} else if err := a.setLabel(ctx); err != nil {
-		return cannot(err)
+		return err
 	} else {
 		a.progress("set the label %s=%s of Node %s", labelMIG, a.layoutName, a.node)
 	}
@@ -165,7 +165,7 @@ func (a *applier) await(ctx context.Context, node *v1alpha1.GPUNode) error {
 		}
 		switch {
 		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-			return cannot(fmt.Errorf("wait for %s: %w; the label stays set", a.node, err))
+			return fmt.Errorf("wait for %s: %w; the label stays set", a.node, err)
 		case err != nil && ctx.Err() == nil:
 			a.progress("the API server did not answer, retrying: %v", err)
 		case err == nil:
@@ -178,7 +178,7 @@ func (a *applier) await(ctx context.Context, node *v1alpha1.GPUNode) error {
 		}
 		select {
 		case <-ctx.Done():
-			return cannot(fmt.Errorf("wait for %s: %w; the label stays set, and the agent continues", a.node, context.Cause(ctx)))
+			return fmt.Errorf("wait for %s: %w; the label stays set, and the agent continues", a.node, context.Cause(ctx))
 		case <-a.clock.After(pollInterval):
 		}
 	}
@@ -187,7 +187,7 @@ func (a *applier) await(ctx context.Context, node *v1alpha1.GPUNode) error {
 // evaluate checks the state of the node once; done ends the waiting.
 func (a *applier) evaluate(ctx context.Context, node *v1alpha1.GPUNode, labels map[string]string) (done bool, err error) {
 	if labels[labelMIG] != a.layoutName {
-		return true, fmt.Errorf("wait for %s: its label %s was changed to %q", a.node, labelMIG, labels[labelMIG])
+		return true, finding(fmt.Errorf("wait for %s: its label %s was changed to %q", a.node, labelMIG, labels[labelMIG]))
 	}
 	if node.Status.Config.MIGLayout != a.layoutName {
 		a.progress("waiting for berth-agent on %s to accept the layout", a.node)
@@ -203,8 +203,8 @@ func (a *applier) evaluate(ctx context.Context, node *v1alpha1.GPUNode, labels m
 		a.progress("applied, as the agent of %s reports; it does not change: %s", a.node, strings.Join(changing(plans), ", "))
 		return true, nil
 	case labels[labelMIGState] == stateFailed && condition.Status == metav1.ConditionFalse && a.lasted(stateFailed):
-		return true, fmt.Errorf("apply %s to %s: failed: %s", a.layoutName, a.node,
-			orElse(term.Clean(condition.Message), "the agent's log says why"))
+		return true, finding(fmt.Errorf("apply %s to %s: failed: %s", a.layoutName, a.node,
+			orElse(term.Clean(condition.Message), "the agent's log says why")))
 	}
 	if text := condition.Message; condition.Status == metav1.ConditionFalse && text != "" {
 		a.progress("waiting: %s", text)
@@ -266,11 +266,11 @@ func (a *applier) timeoutError(node *v1alpha1.GPUNode) error {
 	if node.Status.Config.MIGLayout == a.layoutName {
 		reason = orElse(conditionOf(node, conditionMIGApplied).Message, "berth-agent is applying it")
 	}
-	return &hintError{
+	return finding(&hintError{
 		fmt.Errorf("apply %s to %s: not applied after %s: %s", a.layoutName, a.node, a.wait, term.Clean(reason)),
 		fmt.Sprintf("the request stays, and is carried out when no pod blocks it; to keep waiting, run the command "+
 			"again; to withdraw it: kubectl label node %s %s-", a.node, labelMIG),
-	}
+	})
 }
 
 // evictAll evicts the blocking pods that are not being terminated yet. If a PodDisruptionBudget prevents an eviction,
@@ -320,9 +320,9 @@ func (a *applier) evict(ctx context.Context, holder v1alpha1.Holder, name string
 	case apierrors.IsTooManyRequests(err):
 		a.podProgress(name, "%s is not evicted yet, its PodDisruptionBudget prevents it: %s", name, refusalOf(err))
 	case apierrors.IsForbidden(err):
-		return cannot(&hintError{fmt.Errorf("evict %s: %w", name, err),
+		return &hintError{fmt.Errorf("evict %s: %w", name, err),
 			"fix: get the permission to create pods/eviction in namespace " + holder.Namespace +
-				"; the label stays set, without --force the agent waits for the pod"})
+				"; the label stays set, without --force the agent waits for the pod"}
 	case ctx.Err() != nil:
 	default:
 		a.podProgress(name, "%s is not evicted yet: %v", name, err)

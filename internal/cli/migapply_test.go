@@ -238,18 +238,18 @@ func TestApply(t *testing.T) {
 			},
 			want: set + waiting + "waiting: GPU 0 waits for ml/a\n",
 			err:  "apply small to node-0: not applied after 4s: GPU 0 waits for ml/a\nthe request stays",
-			code: ExitWrong, took: 4 * time.Second,
+			code: ExitFinding, took: 4 * time.Second,
 		},
 		"no agent": {
 			wait: 2 * time.Second, want: set + waiting,
-			err: "berth-agent has not accepted the layout; check that it runs on the node", code: ExitWrong, took: 2 * time.Second,
+			err: "berth-agent has not accepted the layout; check that it runs on the node", code: ExitFinding, took: 2 * time.Second,
 		},
 		"it fails": {
 			world: func(c *cluster) {
 				c.after(0.5, func() { c.state(stateFailed, metav1.ConditionFalse, "GPU 0: reset: in use by another process") })
 			},
 			want: set + waiting + "waiting: GPU 0: reset: in use by another process\n",
-			err:  "apply small to node-0: failed: GPU 0: reset: in use by another process", code: ExitWrong, took: 4 * time.Second,
+			err:  "apply small to node-0: failed: GPU 0: reset: in use by another process", code: ExitFinding, took: 4 * time.Second,
 		},
 		"the failure of the layout before": {
 			world: func(c *cluster) {
@@ -275,7 +275,7 @@ func TestApply(t *testing.T) {
 		"another user wants another layout": {
 			world: func(c *cluster) { c.after(1.5, func() { c.label(labelMIG, "large") }) },
 			want:  set + waiting, err: `its label nvidia.com/mig.config was changed to "large"`,
-			code: ExitWrong, took: 2 * time.Second,
+			code: ExitFinding, took: 2 * time.Second,
 		},
 		"the API is away for a while": {
 			world: func(c *cluster) {
@@ -291,7 +291,7 @@ func TestApply(t *testing.T) {
 			world: func(c *cluster) {
 				c.after(0.5, func() { _ = c.client.Tracker().Delete(nodesResource(), "", "node-0") })
 			},
-			want: set + waiting, err: "wait for node-0: read Node node-0", code: ExitUsage, took: time.Second,
+			want: set + waiting, err: "wait for node-0: read Node node-0", code: ExitUnknown, took: time.Second,
 		},
 		"no right to set the label": {
 			world: func(c *cluster) {
@@ -300,7 +300,7 @@ func TestApply(t *testing.T) {
 					return true, nil, forbidden("nodes")
 				})
 			},
-			err: "fix: get the permission to patch nodes", code: ExitUsage,
+			err: "fix: get the permission to patch nodes", code: ExitUnknown,
 		},
 		"eviction, only once the agent has the label": {
 			pods: []*unstructured.Unstructured{pod("a", "uid-a", true), pod("b", "uid-b", false)}, force: true,
@@ -343,7 +343,7 @@ func TestApply(t *testing.T) {
 				"ml/a is not evicted yet, its PodDisruptionBudget prevents it: Cannot evict pod as it would violate " +
 				"the pod's disruption budget. " +
 				"(The disruption budget web needs 1 healthy pods and has 1 currently)\n",
-			err: "not applied after 3s", code: ExitWrong, took: 3 * time.Second,
+			err: "not applied after 3s", code: ExitFinding, took: 3 * time.Second,
 		},
 		"no right to evict": {
 			pods: []*unstructured.Unstructured{pod("a", "uid-a", true)}, force: true,
@@ -352,7 +352,7 @@ func TestApply(t *testing.T) {
 				c.hold("a")
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a")
 			},
-			want: set + "waiting: GPU 0 waits for ml/a\n", err: "fix: get the permission to create pods/eviction in namespace ml", code: ExitUsage,
+			want: set + "waiting: GPU 0 waits for ml/a\n", err: "fix: get the permission to create pods/eviction in namespace ml", code: ExitUnknown,
 		},
 		"the pod is gone, and one takes its place": {
 			force: true,
@@ -380,12 +380,12 @@ func TestApply(t *testing.T) {
 			},
 			want: set + "waiting: GPU 0 waits\nml/static cannot be evicted: it is a static pod of the node\n" +
 				"ml/lost (orphan) cannot be evicted: the API server has no such pod\nResourceClaim cannot be evicted: the API server has no such pod\n",
-			err: "not applied after 2s", code: ExitWrong, took: 2 * time.Second,
+			err: "not applied after 2s", code: ExitFinding, took: 2 * time.Second,
 		},
 		"names that would move the cursor": {
 			wait:  time.Second,
 			world: func(c *cluster) { c.state("pending", metav1.ConditionFalse, "evil\x1b[2J") },
-			want:  set + `waiting: evil\x1b[2J` + "\n", err: `evil\x1b[2J`, code: ExitWrong, took: time.Second,
+			want:  set + `waiting: evil\x1b[2J` + "\n", err: `evil\x1b[2J`, code: ExitFinding, took: time.Second,
 		},
 	}
 	for name, test := range tests {
@@ -443,7 +443,7 @@ func TestApplyInterrupted(t *testing.T) {
 		c.after(1.5, cancel)
 		a := &applier{client: c.client, clock: clock.RealClock{}, out: io.Discard, node: "node-0", layoutName: "small", wait: time.Minute}
 		err := a.apply(ctx, c.node.DeepCopy())
-		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the label stays set") || exitCode(err) != ExitUsage {
+		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "the label stays set") || exitCode(err) != ExitUnknown {
 			t.Errorf("error is %v", err)
 		}
 	})
@@ -468,12 +468,12 @@ func TestMIGExitCodes(t *testing.T) {
 	}{
 		"a plan":         {[]string{"plan", "--sim", dir, "all-balanced"}, ExitOK},
 		"nothing to do":  {[]string{"plan", "--sim", dir, "all-disabled"}, ExitOK},
-		"refused":        {[]string{"plan", "--sim", dir, "--file", file, "too-much"}, ExitWrong},
-		"unknown layout": {[]string{"plan", "--sim", dir, "all-9g.1gb"}, ExitUsage},
-		"no such file":   {[]string{"plan", "--sim", dir, "--file", file + "x", "too-much"}, ExitUsage},
-		"no hardware":    {[]string{"plan", "--sim", dir + "x", "all-disabled"}, ExitUsage},
-		"no API server":  {[]string{"apply", "node-0", "all-disabled"}, ExitUsage},
-		"too few":        {[]string{"apply", "node-0"}, ExitUsage},
+		"refused":        {[]string{"plan", "--sim", dir, "--file", file, "too-much"}, ExitFinding},
+		"unknown layout": {[]string{"plan", "--sim", dir, "all-9g.1gb"}, ExitUnknown},
+		"no such file":   {[]string{"plan", "--sim", dir, "--file", file + "x", "too-much"}, ExitUnknown},
+		"no hardware":    {[]string{"plan", "--sim", dir + "x", "all-disabled"}, ExitUnknown},
+		"no API server":  {[]string{"apply", "node-0", "all-disabled"}, ExitUnknown},
+		"too few":        {[]string{"apply", "node-0"}, ExitUnknown},
 		"layouts":        {[]string{"layouts", "--sim", dir}, ExitOK},
 	}
 	for name, test := range tests {

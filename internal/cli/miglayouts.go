@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/config"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,6 +106,26 @@ func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key
 		return
 	}
 	set.add(source, layouts)
+}
+
+// object returns the layouts as the versioned object that is printed.
+func (s *layoutSet) object(node string) *v1alpha1.MIGLayoutList {
+	list := &v1alpha1.MIGLayoutList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindMIGLayoutList), Node: node, Items: []v1alpha1.MIGLayout{}, NotRead: s.notRead}
+	for _, name := range mig.LayoutNames(s.byName) {
+		list.Items = append(list.Items, v1alpha1.MIGLayout{Name: name, Source: s.source[name]})
+	}
+	return list
+}
+
+func layoutsTable(w io.Writer, list *v1alpha1.MIGLayoutList, view *print.Flags) error {
+	var rows [][]string
+	for i := range list.Items {
+		rows = append(rows, []string{list.Items[i].Name, list.Items[i].Source})
+	}
+	if err := view.Table(w, []string{"LAYOUT", "DEFINED BY"}, rows); err != nil || view.RowsOnly() {
+		return err
+	}
+	return notReadTable(w, list.NotRead)
 }
 
 // plan plans the GPUs for a layout of the set.

@@ -1,29 +1,31 @@
 package cli
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/internal/cli/print"
 )
 
-// output is the -o flag.
-type output struct{ format string }
+// output is the flags about the output, with the errors of this package.
+type output struct{ print.Flags }
 
-func (o *output) bind(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.format, "output", "o", "table", "output format: table, json or yaml")
-}
+// bind adds the flags of a command whose object has no rows.
+func (o *output) bind(flags *pflag.FlagSet) { o.AddTo(flags, print.Offer{}) }
 
 func (o *output) check() error {
-	switch o.format {
-	case "table", "json", "yaml":
-		return nil
+	if err := o.Validate(); err != nil {
+		return usagef("%v", err)
 	}
-	return usagef("-o %s: want table, json or yaml", o.format)
+	return nil
+}
+
+// print writes an object without rows, or calls table.
+func (o *output) print(w io.Writer, object any, table func(io.Writer) error) error {
+	return o.Print(w, object, print.Rows{}, table)
 }
 
 // atMostOneNode validates the arguments of commands that take the name of a node, or none for this node.
@@ -32,23 +34,4 @@ func atMostOneNode(cmd *cobra.Command, args []string) error {
 		return usagef("%s: want one node name, or none for this node; got %d: %s", cmd.Name(), len(args), strings.Join(args, ", "))
 	}
 	return nil
-}
-
-// print writes the object as JSON or YAML, or calls table.
-func (o *output) print(w io.Writer, object any, table func(io.Writer) error) error {
-	switch o.format {
-	case "json":
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false)
-		return encoder.Encode(object)
-	case "yaml":
-		blob, err := yaml.Marshal(object)
-		if err != nil {
-			return fmt.Errorf("write YAML: %w", err)
-		}
-		_, err = w.Write(blob)
-		return err
-	}
-	return table(w)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/cli/print"
 )
 
 func newQuotaCommand(deps Deps) *cobra.Command {
@@ -40,21 +40,25 @@ limits nothing; the command shows the name to write instead.`,
 			if err := out.check(); err != nil {
 				return err
 			}
+			if err := from.checkChoice(); err != nil {
+				return err
+			}
 			api, noAPI := from.api()
 			if api == nil {
-				return &hintError{fmt.Errorf("quota: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()}
+				return &hintError{fmt.Errorf("quota: no API server: %s", noAPI), "fix: " + from.connection.Fix()}
 			}
-			read, err := readQuotas(cmd.Context(), api.Client, from.kube.namespace)
+			read, err := readQuotas(cmd.Context(), api.Client, from.connection.Chosen())
 			if err != nil {
 				return apiError(fmt.Errorf("quota: %w", err), "")
 			}
 			report := read.report()
-			return out.print(deps.Out, report, func(w io.Writer) error { return quotaTable(w, report) })
+			rows := print.Of(report.Items, func(u *v1alpha1.QuotaUse) string { return "resourcequota/" + u.Quota })
+			return out.Print(deps.Out, report, rows, func(w io.Writer) error { return quotaTable(w, report, &out.Flags) })
 		},
 	}
 	from.bindKube(cmd.Flags())
-	cmd.Flags().StringVarP(&from.kube.namespace, "namespace", "n", "", "only this namespace (default: all)")
-	out.bind(cmd.Flags())
+	from.bindNamespaces(cmd.Flags(), "only this namespace")
+	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "name", Named: true, Wide: true})
 	return cmd
 }
 
@@ -191,11 +195,11 @@ func mostFirst(holders []v1alpha1.QuotaHolder) []v1alpha1.QuotaHolder {
 	return holders
 }
 
-// mostHolders is how many holders a row of the table names.
+// mostHolders is how many holders a row of the table names, unless it is wide.
 const mostHolders = 3
 
-func quotaTable(w io.Writer, report *v1alpha1.QuotaReport) error {
-	if len(report.Items) == 0 {
+func quotaTable(w io.Writer, report *v1alpha1.QuotaReport, view *print.Flags) error {
+	if len(report.Items) == 0 && !view.RowsOnly() {
 		_, err := fmt.Fprintln(w, "no ResourceQuota limits GPUs; docs/operate.md has GPUQuota")
 		return err
 	}
@@ -203,10 +207,14 @@ func quotaTable(w io.Writer, report *v1alpha1.QuotaReport) error {
 	for i := range report.Items {
 		u := &report.Items[i]
 		var by []string
-		for _, h := range u.Holders[:min(len(u.Holders), mostHolders)] {
+		named := len(u.Holders)
+		if !view.IsWide() {
+			named = min(named, mostHolders)
+		}
+		for _, h := range u.Holders[:named] {
 			by = append(by, fmt.Sprintf("%s (%d)", h.Name, h.Count))
 		}
-		if more := len(u.Holders) - mostHolders; more > 0 {
+		if more := len(u.Holders) - named; more > 0 {
 			by = append(by, fmt.Sprintf("%d more", more))
 		}
 		used := u.Used
@@ -215,5 +223,5 @@ func quotaTable(w io.Writer, report *v1alpha1.QuotaReport) error {
 		}
 		rows = append(rows, []string{u.Namespace, u.Quota, cmp.Or(u.GPUQuota, "-"), u.Name, used, u.Hard, cmp.Or(strings.Join(by, ", "), "-")})
 	}
-	return term.Table(w, []string{"NAMESPACE", "QUOTA", "GPUQUOTA", "NAME", "USED", "HARD", "USED BY"}, rows)
+	return view.Table(w, []string{"NAMESPACE", "QUOTA", "GPUQUOTA", "NAME", "USED", "HARD", "USED BY"}, rows)
 }

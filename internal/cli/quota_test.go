@@ -8,6 +8,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/internal/cli/print"
 )
 
 func quotaPod(namespace, name string, phase corev1.PodPhase, gpus string) corev1.Pod {
@@ -39,7 +41,7 @@ func TestQuotaTable(t *testing.T) {
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "other"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{one("x")}}}},
 	}
 	var out strings.Builder
-	if err := quotaTable(&out, objects.report()); err != nil {
+	if err := quotaTable(&out, objects.report(), &print.Flags{}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -60,7 +62,7 @@ func TestQuotaTable(t *testing.T) {
 	}
 	out.Reset()
 	empty := quotaObjects{}
-	if err := quotaTable(&out, empty.report()); err != nil || !strings.HasPrefix(out.String(), "no ResourceQuota limits GPUs") {
+	if err := quotaTable(&out, empty.report(), &print.Flags{}); err != nil || !strings.HasPrefix(out.String(), "no ResourceQuota limits GPUs") {
 		t.Errorf("without quotas it prints %q, %v", out.String(), err)
 	}
 }

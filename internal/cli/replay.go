@@ -138,7 +138,7 @@ func runReplay(cmd *cobra.Command, deps Deps, flags *replayFlags) error {
 	}
 	trace, published, err := readTrace(flags)
 	if err != nil {
-		return cannot(err)
+		return err
 	}
 	watch := clock.RealClock{}
 	options := replay.Options{Policies: flags.policies, Inflate: flags.inflate, Parallel: runtime.GOMAXPROCS(0), Now: watch.Now}

@@ -33,7 +33,7 @@ type clusterFlags struct {
 
 // clusterNames lists the flags that only --cluster has, traceNames those that only traces have.
 func clusterNames() []string {
-	return []string{"add-nodes", "remove-node", "mig-layout", "scale", "kubeconfig", "context"}
+	return []string{"add-nodes", "remove-node", "mig-layout", "scale"}
 }
 func traceNames() []string { return []string{"nodes", "pods", "published", "plot", "seeds", "inflate"} }
 
@@ -44,7 +44,7 @@ func (f *clusterFlags) bind(set *pflag.FlagSet) {
 	set.StringArrayVar(&f.remove, "remove-node", nil, "with --cluster, remove the node `NAME`; can be repeated")
 	set.StringArrayVar(&f.layouts, "mig-layout", nil, "with --cluster, another MIG layout: `LAYOUT[@TARGET]` (see above); can be repeated")
 	set.Float64Var(&f.scale, "scale", 1, "with --cluster, how much the pods request in all, by what those of the cluster do")
-	f.sources.bindKube(set)
+	f.sources.bindKube(set, "cluster")
 }
 
 // given tells whether the question is about a cluster.
@@ -55,6 +55,9 @@ func (f *clusterFlags) checkModes(set *pflag.FlagSet) error {
 	names, want := traceNames(), "leave it out: it is for the lists of a trace"
 	if !f.given() {
 		names, want = clusterNames(), "add --cluster or --from FILE"
+		for _, named := range f.sources.connection.Named() {
+			return usagef("%s: %s", named, want)
+		}
 	}
 	for _, name := range names {
 		if set.Changed(name) {
@@ -111,7 +114,7 @@ func runReplayCluster(cmd *cobra.Command, deps Deps, flags *replayFlags) error {
 		Changes: changes, Policies: policies, Seed: flags.seed, Scale: flags.cluster.scale, Progress: report.add,
 	})
 	if err != nil {
-		return cannot(fmt.Errorf("replay: %w", err))
+		return fmt.Errorf("replay: %w", err)
 	}
 	return flags.out.print(deps.Out, answer, func(w io.Writer) error { return whatIfText(w, answer) })
 }
@@ -132,14 +135,14 @@ func (f *clusterFlags) read(ctx context.Context, in io.Reader, report *progress)
 	if len(f.from) > 0 {
 		for _, name := range f.from {
 			if err := readDump(in, name, objects); err != nil {
-				return nil, cannot(err)
+				return nil, err
 			}
 		}
 		return objects, nil
 	}
 	api, noAPI := f.sources.api()
 	if api == nil {
-		return nil, &hintError{fmt.Errorf("replay: no API server: %s", noAPI), "fix: " + f.sources.kubeconfigFix() + ", or give --from FILE with the output of\n  " + whatif.DumpCommand}
+		return nil, &hintError{fmt.Errorf("replay: no API server: %s", noAPI), "fix: " + f.sources.connection.Fix() + ", or give --from FILE with the output of\n  " + whatif.DumpCommand}
 	}
 	return objects, readCluster(ctx, api.Client, objects, report)
 }

@@ -57,7 +57,7 @@ if a layout requires them.`,
 				return usagef("--wait %s: want at most %s", wait, maxResetWait)
 			}
 			progress := deps.Out
-			if out.format != "table" {
+			if !out.IsTable() {
 				progress = deps.Err
 			}
 			result, err := askReset(cmd.Context(), socket, args[0], wait, func(message string) { fmt.Fprintln(progress, message) })
@@ -68,7 +68,7 @@ if a layout requires them.`,
 				return err
 			}
 			if !result.Done {
-				return errors.New(result.Error)
+				return finding(errors.New(result.Error))
 			}
 			return nil
 		},

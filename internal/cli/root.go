@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/berth-gpu/berth/internal/cli/complete"
 	"github.com/berth-gpu/berth/internal/cli/simcmd"
 	"github.com/berth-gpu/berth/internal/cli/usage"
 	"github.com/berth-gpu/berth/internal/cli/version"
@@ -34,13 +35,6 @@ func (d Deps) driver() func() (sim.Files, error) {
 	}
 	return d.SimulatedDriver
 }
-
-// The exit codes.
-const (
-	ExitOK    = 0
-	ExitWrong = 1 // sources disagree, something was not found or is refused, a node has a problem, or an error
-	ExitUsage = 2 // wrong usage; in berth mig, fit and doctor also a result that could not be determined or requested
-)
 
 // NewRoot returns the command.
 func NewRoot(deps Deps) *cobra.Command {
@@ -78,7 +72,9 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	root.SetErr(deps.Err)
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newWhyCommand(deps), newReplayCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), newUninstallCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+		newClassesCommand(deps), newValuesCommand(deps), newQuotaCommand(deps), newStatusCommand(deps), newFitCommand(deps), newWhyCommand(deps), newReplayCommand(deps), newTopCommand(deps), newWebCommand(deps), newDoctorCommand(deps), newResetCommand(deps), newUninstallCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+	root.AddCommand(complete.NewCommand(), newExitCodesTopic())
+	complete.Prepare(root, complete.Deps{Open: openCompletion(deps)})
 	usage.Prepare(root)
 	return root
 }
@@ -90,13 +86,8 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	started := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	command, err := root.ExecuteContextC(ctx)
-	switch {
-	case err == nil:
-		return ExitOK
-	case errors.Is(err, errDisagreement), errors.Is(err, errRefused), errors.Is(err, errProblems), errors.Is(err, errDoesNotFit):
-		return ExitWrong // the output is complete
-	case errors.Is(err, errNotAllChecked):
-		return ExitUsage
+	if _, shown := errors.AsType[*shownError](err); err == nil || shown {
+		return exitCode(err)
 	}
 	_, early := errors.AsType[*usage.Error](err)
 	wrong, late := errors.AsType[*usageError](err)
@@ -107,26 +98,8 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 		err = &usage.Error{Text: err.Error(), Command: command.CommandPath()}
 	}
 	fmt.Fprintf(deps.Err, "error: %v\n", err)
-	if late || !started {
-		return ExitUsage
-	}
 	return exitCode(err)
 }
-
-// exitCode returns the exit code of an error that is not a usage error.
-func exitCode(err error) int {
-	var could *cannotError
-	switch {
-	case err == nil:
-		return ExitOK
-	case errors.As(err, &could):
-		return ExitUsage
-	}
-	return ExitWrong
-}
-
-// errDisagreement ends a trace after it printed a disagreement.
-var errDisagreement = errors.New("the sources disagree")
 
 // usageError is a wrong usage that only running the command can detect.
 type usageError struct{ text string }
@@ -134,14 +107,6 @@ type usageError struct{ text string }
 func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
-
-// cannotError says that something could not be determined or requested, as opposed to refused.
-type cannotError struct{ err error }
-
-func cannot(err error) error { return &cannotError{err} }
-
-func (e *cannotError) Error() string { return e.err.Error() }
-func (e *cannotError) Unwrap() error { return e.err }
 
 // hintError is an error with its fix.
 type hintError struct {

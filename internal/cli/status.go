@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/cli/term"
 )
 
@@ -29,6 +32,7 @@ func newStatusCommand(deps Deps) *cobra.Command {
 	var from sources
 	var out output
 	var wait time.Duration
+	var watch bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the installation, and what each node with GPUs waits for",
@@ -41,6 +45,8 @@ docs/problems.md explains, and what to do. For a node that is validated it says 
 A note says why the operator or the scheduler does not work, such as an operator that is older than
 the cluster's definitions.`,
 		Example: `  berth status
+  berth status -l pool=a100                    of the nodes with a label
+  berth status -w                              and then each node whose state changes
   berth status --wait 10m                      wait until each node accepts pods with GPUs
   berth status -o json | jq -r '.nodes[] | select(.state != "Validated") | .node'`,
 		Args: cobra.NoArgs,
@@ -48,23 +54,33 @@ the cluster's definitions.`,
 			if err := out.check(); err != nil {
 				return err
 			}
+			if watch {
+				return followStatus(cmd.Context(), deps, &from, &out, cmd.Flags().Changed("wait"))
+			}
 			if wait < 0 {
 				return usagef("--wait %s: want a positive duration, as in 10m; leave it out not to wait", wait)
 			}
+			if err := from.checkChoice(); err != nil {
+				return err
+			}
 			api, noAPI := from.api()
 			if api == nil {
-				return &hintError{fmt.Errorf("status: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()}
+				return &hintError{fmt.Errorf("status: no API server: %s", noAPI), "fix: " + from.connection.Fix()}
 			}
-			w := statusWait{client: api.Client, clock: clock.RealClock{}, out: deps.Err, limit: wait}
+			read := func(ctx context.Context) (*v1alpha1.StatusReport, error) { return from.statusOf(ctx, api) }
+			w := statusWait{read: read, clock: clock.RealClock{}, out: deps.Err, limit: wait}
 			report, err := w.await(cmd.Context())
 			if report == nil {
 				return err
 			}
-			return errors.Join(out.print(deps.Out, report, func(w io.Writer) error { return statusTable(w, report, time.Now()) }), err)
+			rows := print.Of(report.Nodes, func(n *v1alpha1.NodeReport) string { return "node/" + n.Node })
+			return errors.Join(out.Print(deps.Out, report, rows, func(w io.Writer) error { return statusTable(w, report, time.Now(), &out.Flags) }), err)
 		},
 	}
 	from.bindKube(cmd.Flags())
-	out.bind(cmd.Flags())
+	from.bindSelector(cmd.Flags())
+	bindWatch(cmd.Flags(), &watch)
+	out.AddTo(cmd.Flags(), print.Offer{List: "nodes", Field: "node", Named: true, Wide: true})
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait this long until each node is validated; progress is printed to standard error")
 	return cmd
 }
@@ -75,9 +91,9 @@ var errNotInstalled error = &hintError{errors.New("status: Berth is not installe
 
 // statusWait reads the state until each node is validated.
 type statusWait struct {
-	client dynamic.Interface
-	clock  clock.Clock
-	out    io.Writer
+	read  func(context.Context) (*v1alpha1.StatusReport, error)
+	clock clock.Clock
+	out   io.Writer
 	// limit is how long it waits; 0 is not at all.
 	limit time.Duration
 	last  string // the last line of progress
@@ -88,7 +104,7 @@ type statusWait struct {
 func (s *statusWait) await(ctx context.Context) (*v1alpha1.StatusReport, error) {
 	deadline := s.clock.Now().Add(s.limit)
 	for {
-		report, err := readStatus(ctx, s.client)
+		report, err := s.read(ctx)
 		if s.limit == 0 {
 			return report, err
 		}
@@ -104,7 +120,7 @@ func (s *statusWait) await(ctx context.Context) (*v1alpha1.StatusReport, error) 
 		}
 		if !s.clock.Now().Before(deadline) {
 			if err == nil {
-				err = fmt.Errorf("status: not validated within %s:\n  %s", s.limit, term.Clean(missing[0])+linesOf(missing[1:]))
+				err = finding(fmt.Errorf("status: not validated within %s:\n  %s", s.limit, term.Clean(missing[0])+linesOf(missing[1:])))
 			}
 			return report, err
 		}
@@ -161,6 +177,21 @@ func notValidated(report *v1alpha1.StatusReport) []string {
 		}
 	}
 	return waiting
+}
+
+// statusOf reads the state of the nodes that -l selects.
+func (s *sources) statusOf(ctx context.Context, api *evidence.API) (*v1alpha1.StatusReport, error) {
+	report, err := readStatus(ctx, api.Client)
+	if err != nil || s.selector == "" {
+		return report, err
+	}
+	if report.Nodes, err = selected(ctx, s, api, report.Nodes, func(n *v1alpha1.NodeReport) string { return n.Node }); err != nil {
+		return nil, err
+	}
+	report.Operations = slices.DeleteFunc(report.Operations, func(o v1alpha1.OperationReport) bool {
+		return !slices.ContainsFunc(report.Nodes, func(n v1alpha1.NodeReport) bool { return n.Node == o.Node })
+	})
+	return report, nil
 }
 
 // readStatus reads the objects of Berth. Of those that the API server does not serve or does not show, a note is left.
@@ -276,22 +307,42 @@ func waitsFor(n *v1alpha1.NodeReport) string {
 	return "validated"
 }
 
+// statusHead returns the head of the table of nodes.
+func statusHead(wide bool) []string {
+	head := []string{"NODE", "STATE", "DRIVER", "SINCE", "WAITS FOR"}
+	if wide {
+		head = slices.Insert(head, len(head)-1, "VALIDATED BY", "TAINTED")
+	}
+	return head
+}
+
+// statusRow returns the row of a node.
+func statusRow(n *v1alpha1.NodeReport, now time.Time, wide bool) []string {
+	row := []string{n.Node, n.State, cmp.Or(n.Driver, "-"), since(n.Since, now)}
+	if wide {
+		row = append(row, cmp.Or(n.By, "-"), strconv.FormatBool(n.Tainted))
+	}
+	return append(row, waitsFor(n))
+}
+
 // statusTable prints the report for people.
-func statusTable(w io.Writer, report *v1alpha1.StatusReport, now time.Time) error {
+func statusTable(w io.Writer, report *v1alpha1.StatusReport, now time.Time, view *print.Flags) error {
+	var rows [][]string
+	for i := range report.Nodes {
+		rows = append(rows, statusRow(&report.Nodes[i], now, view.IsWide()))
+	}
+	if view.RowsOnly() {
+		return view.Table(w, nil, rows)
+	}
 	var errs []error
 	line := func(text string) {
 		_, err := fmt.Fprintln(w, term.Clean(text))
 		errs = append(errs, err)
 	}
 	line(stackLine(report))
-	var rows [][]string
-	for i := range report.Nodes {
-		n := &report.Nodes[i]
-		rows = append(rows, []string{n.Node, n.State, cmp.Or(n.Driver, "-"), since(n.Since, now), waitsFor(n)})
-	}
 	if len(rows) > 0 {
 		line("")
-		errs = append(errs, term.Table(w, []string{"NODE", "STATE", "DRIVER", "SINCE", "WAITS FOR"}, rows))
+		errs = append(errs, term.Table(w, statusHead(view.IsWide()), rows))
 	}
 	rows = nil
 	for i := range report.Operations {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,7 +62,8 @@ func TestStatusWaits(t *testing.T) {
 			}
 		}()
 		var out strings.Builder
-		w := statusWait{client: client, clock: clock.RealClock{}, out: &out, limit: time.Minute}
+		w := statusWait{clock: clock.RealClock{}, out: &out, limit: time.Minute}
+		w.read = func(ctx context.Context) (*v1alpha1.StatusReport, error) { return readStatus(ctx, client) }
 		began := time.Now()
 		report, err := w.await(t.Context())
 		if err != nil || len(report.Nodes) != 1 || report.Nodes[0].By != "pod" {

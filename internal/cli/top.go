@@ -15,50 +15,70 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/cli/topview"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
 const (
-	// minInterval is the shortest interval between two reads.
-	minInterval = 200 * time.Millisecond
+	// minInterval is the shortest interval between two reads. The others are the defaults, of this node's agent, and of agents that are
+	// read through the API server.
+	minInterval    = 200 * time.Millisecond
+	localInterval  = time.Second
+	remoteInterval = 5 * time.Second
 )
 
 func newTopCommand(deps Deps) *cobra.Command {
 	var from sources
 	var out output
+	var view topview.View
 	var interval time.Duration
 	cmd := &cobra.Command{
-		Use:   "top [NODE]",
-		Short: "Show the utilization of a node's GPUs with their holders",
-		Long: `Show the utilization and the holders of each GPU and MIG device, as the node's agent sampled
-them: live in a terminal (q or ctrl-c ends it), otherwise as one table.
+		Use:   "top [NODE...]",
+		Short: "Show the utilization of GPUs with their holders",
+		Long: `Show the holders, the health and the utilization of each GPU and MIG device, as the node's agent
+sampled them: live in a terminal (q or ctrl-c ends it), otherwise as one table.
 
-With NODE it shows, from any machine, the devices with their health and holders from the
-node's GPUNode, and their utilization from the metrics of the agent's pod. These are read
-through the API server, which requires the verb get on pods/proxy in the agent's namespace.`,
+With NODE, or from a machine that is not a node, it shows the devices with their health and
+holders from the GPUNode objects, and their utilization from the metrics of the agents' pods.
+These are read through the API server, which requires the verb get on pods/proxy in the
+agents' namespace. Several nodes have a row each, with the sums of their GPUs: the highest
+temperature, the mean utilization. Of more than 32 nodes, the utilization of 32 is read at
+a time: once of those that hold most GPUs, live of all nodes in turn.`,
 		Example: `  berth top                                 of this node
-  berth top --interval 5s
-  berth top node-0                          from a laptop
-  berth top -o json | jq '.items[] | select(.utilization < 0.1 and .pods != null) | .uuid'`,
-		Args: atMostOneNode,
+  berth top --interval 5s --sort-by util
+  berth top node-0 --processes              from a laptop
+  berth top --sort-by health                of all nodes, from a laptop
+  berth top node-0 -o json | jq '.items[] | select(.utilization < 0.1 and .pods != null) | .uuid'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
-			if interval < minInterval {
-				return usagef("--interval %v: want %v or more", interval, minInterval)
+			if view.SortBy != "" && !slices.Contains(topview.Keys(), view.SortBy) {
+				return usagef("--sort-by %s: want %s", view.SortBy, strings.Join(topview.Keys(), ", "))
+			}
+			if err := from.checkChoice(); err != nil {
+				return err
 			}
 			read, remote, err := samplesSource(&from, args)
 			if err != nil {
 				return err
 			}
-			if out.format == "table" && !remote {
+			if !cmd.Flags().Changed("interval") && remote {
+				interval = remoteInterval
+			}
+			if interval < minInterval {
+				return usagef("--interval %v: want %v or more", interval, minInterval)
+			}
+			read = usedIn(read, from.connection.Chosen())
+			view.RowsOnly = out.RowsOnly()
+			if out.IsTable() {
 				if tty := openTerminal(os.Stdin, deps.Out); tty != nil {
-					return topLive(cmd.Context(), tty, deps.Out, read, interval)
+					return topLive(cmd.Context(), tty, deps.Out, read, &view, interval)
 				}
 			}
-			samples, err := read(cmd.Context())
+			nodes, err := read(cmd.Context())
 			var unread *unreadError
 			if err != nil && !errors.As(err, &unread) {
 				return err
@@ -66,61 +86,76 @@ through the API server, which requires the verb get on pods/proxy in the agent's
 			if unread != nil {
 				fmt.Fprintf(deps.Err, "their utilization was not read: %s\n", term.Clean(unread.Error()))
 			}
-			return out.print(deps.Out, samples, func(w io.Writer) error { return topTable(w, samples) })
+			object, rows := samplesObject(nodes, remote && len(args) != 1, unread)
+			return out.Print(deps.Out, object, rows, func(w io.Writer) error {
+				return view.Write(w, nodes, term.Of(w, os.Getenv))
+			})
 		},
 	}
 	from.bind(cmd.Flags(), deps)
-	cmd.Flags().DurationVar(&interval, "interval", time.Second, "the time between two updates in a terminal")
-	out.bind(cmd.Flags())
+	from.bindSelector(cmd.Flags())
+	from.bindNamespaces(cmd.Flags(), "only the GPUs that pods of this namespace hold or use")
+	cmd.Flags().DurationVar(&interval, "interval", localInterval, "the time between two updates in a terminal (5s for other nodes)")
+	cmd.Flags().StringVar(&view.SortBy, "sort-by", "", "the column by which rows are sorted, what is highest or worst first: "+strings.Join(topview.Keys(), ", "))
+	cmd.Flags().BoolVar(&view.Processes, "processes", false, "print a row for each pod of a GPU with its processes; of several nodes how many each has")
+	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "uuid", Named: true, OwnSort: true})
 	return cmd
 }
 
-// unreadError says why the utilization of a node's devices was not read; the samples are returned without it.
+// samplesObject is what -o json prints, with its rows: the samples of one node, or a list.
+func samplesObject(nodes []*v1alpha1.GPUSamples, several bool, unread *unreadError) (any, print.Rows) {
+	if !several && len(nodes) == 1 {
+		return nodes[0], print.Of(nodes[0].Items, func(s *v1alpha1.GPUSample) string { return "gpu/" + s.UUID })
+	}
+	list := &v1alpha1.GPUSamplesList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUSamplesList), Items: []v1alpha1.GPUSamples{}}
+	for _, node := range nodes {
+		list.Items = append(list.Items, *node)
+	}
+	if unread != nil {
+		list.NotRead = []string{unread.Error()}
+	}
+	return list, print.Of(list.Items, func(s *v1alpha1.GPUSamples) string { return "node/" + s.Node })
+}
+
+// unreadError says why the utilization of devices was not read; the samples are returned without it.
 type unreadError struct{ err error }
 
 func (e *unreadError) Error() string { return e.err.Error() }
 func (e *unreadError) Unwrap() error { return e.err }
 
-// samplesReader reads the current samples.
-type samplesReader func(ctx context.Context) (*v1alpha1.GPUSamples, error)
+// samplesReader reads the current samples of nodes, in the order of their names.
+type samplesReader func(ctx context.Context) ([]*v1alpha1.GPUSamples, error)
 
-// samplesSource returns a reader of this node's agent, or of the API objects of another node.
+// samplesSource returns a reader of this node's agent, or of the API objects of nodes.
 func samplesSource(from *sources, args []string) (read samplesReader, remote bool, err error) {
 	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
-	if len(args) == 0 && (here || from.onNode()) {
+	if len(args) == 0 && (here || from.onNode() && len(from.named()) == 0) {
+		if err := from.onlyHere(whatTop); err != nil {
+			return nil, false, err
+		}
 		if from.sim != "" {
 			return nil, false, usagef("top: hardware without an agent is not sampled; give --agent, or see berth gpus --sim %s", from.sim)
 		}
-		places, err := from.rooted()
-		if err != nil {
-			return nil, false, err
-		}
-		return func(ctx context.Context) (*v1alpha1.GPUSamples, error) { return readSamples(ctx, places.Agent) }, false, nil
+		agent := from.onHost("agent", from.places.Agent)
+		return func(ctx context.Context) ([]*v1alpha1.GPUSamples, error) {
+			samples, err := readSamples(ctx, agent)
+			return []*v1alpha1.GPUSamples{samples}, err
+		}, false, nil
 	}
-	if len(args) == 1 && here {
-		return nil, false, usagef("top %s: a node name is looked up in the API; leave it out to read the agent of this node", args[0])
+	if here {
+		return nil, false, usagef("top %s: a node name is looked up in the API; leave it out to read the agent of this node", strings.Join(args, " "))
 	}
-	return func(ctx context.Context) (*v1alpha1.GPUSamples, error) {
+	fleet := &remoteFleet{metrics: map[string]measured{}}
+	return func(ctx context.Context) ([]*v1alpha1.GPUSamples, error) {
 		nodes, _, err := gpuNodes(ctx, from, whatTop, args)
 		if err != nil {
 			return nil, err
-		}
-		if len(nodes) != 1 {
-			var names []string
-			for _, node := range nodes {
-				names = append(names, node.Name)
-			}
-			return nil, usagef("top: want the name of one node: %s", strings.Join(names, ", "))
 		}
 		api, noAPI := from.api()
 		if api == nil {
 			return nil, errors.New(noAPI)
 		}
-		samples, unread := remoteSamples(ctx, api, &nodes[0])
-		if unread != nil {
-			return samples, &unreadError{unread}
-		}
-		return samples, nil
+		return fleet.read(ctx, api, nodes)
 	}, true, nil
 }
 
@@ -179,108 +214,23 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 	return samples
 }
 
-// topTable prints a row for each GPU and each MIG device.
-func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
-	if len(samples.Items) == 0 {
-		_, err := fmt.Fprintln(w, "no GPUs")
-		return err
+// usedIn returns a reader of the GPUs and MIG devices that pods of the namespace hold or use; "" is all.
+func usedIn(read samplesReader, namespace string) samplesReader {
+	if namespace == "" {
+		return read
 	}
-	var rows [][]string
-	for i := range samples.Items {
-		s := &samples.Items[i]
-		busy := s.Utilization
-		if busy == nil {
-			busy = s.Active
-		}
-		rows = append(rows, []string{
-			indexOf(s.Vendor, s.Index), s.Product, percent(busy), memoryUse(s.GPUSampleUse), number(s.TemperatureCelsius, "C"), power(s),
-			s.Health, podUse(s.Pods, s.Partitioned && len(s.Devices) > 0),
-		})
-		for k := range s.Devices {
-			m := &s.Devices[k]
-			rows = append(rows, []string{
-				fmt.Sprintf("%s:%d", indexOf(s.Vendor, s.Index), m.Index), "MIG " + m.Profile, percent(m.Active),
-				memoryUse(m.GPUSampleUse), "", "", m.Health, podUse(m.Pods, false),
-			})
-		}
+	other := func(use *v1alpha1.GPUSampleUse) bool {
+		return !slices.ContainsFunc(use.Pods, func(p v1alpha1.PodSample) bool { return p.Namespace == namespace })
 	}
-	if err := term.Table(w, []string{"INDEX", "MODEL", "UTIL", "MEMORY", "TEMP", "POWER", "HEALTH", "HELD BY"}, rows); err != nil {
-		return err
-	}
-	for i := range samples.Items {
-		for _, trouble := range samples.Items[i].Troubles {
-			if _, err := fmt.Fprintf(w, "GPU %s: %s was not read: %s\n", indexOf(samples.Items[i].Vendor, samples.Items[i].Index),
-				term.Clean(trouble.Source), term.Clean(trouble.Message)); err != nil {
-				return err
+	return func(ctx context.Context) ([]*v1alpha1.GPUSamples, error) {
+		nodes, err := read(ctx)
+		for _, samples := range nodes {
+			for i := range samples.Items {
+				s := &samples.Items[i]
+				s.Devices = slices.DeleteFunc(s.Devices, func(m v1alpha1.MIGSample) bool { return other(&m.GPUSampleUse) })
 			}
+			samples.Items = slices.DeleteFunc(samples.Items, func(s v1alpha1.GPUSample) bool { return len(s.Devices) == 0 && other(&s.GPUSampleUse) })
 		}
+		return nodes, err
 	}
-	return nil
-}
-
-func percent(ratio *float64) string {
-	if ratio == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f%%", *ratio*100)
-}
-
-func number(value *float64, unit string) string {
-	if value == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f %s", *value, unit)
-}
-
-func power(s *v1alpha1.GPUSample) string {
-	if s.PowerWatts == nil || s.PowerLimitWatts == nil {
-		return number(s.PowerWatts, "W")
-	}
-	return fmt.Sprintf("%.0f/%.0f W", *s.PowerWatts, *s.PowerLimitWatts)
-}
-
-// memoryUse returns used and total memory, or the one that is known.
-func memoryUse(use v1alpha1.GPUSampleUse) string {
-	const gib = 1 << 30
-	used, whole := "-", "-"
-	if use.MemoryUsedBytes != nil {
-		used = fmt.Sprintf("%.1f", *use.MemoryUsedBytes/gib)
-	}
-	if use.MemoryBytes != nil {
-		whole = fmt.Sprintf("%.0f", *use.MemoryBytes/gib)
-	}
-	if used == "-" && whole == "-" {
-		return "-"
-	}
-	return used + "/" + whole + " GiB"
-}
-
-// podUse names the pods of a device, without duplicates, with the fraction of the GPU's time that each used, if known:
-// "-" for none, and "" for a GPU whose holders are listed with its MIG devices.
-func podUse(pods []v1alpha1.PodSample, partitioned bool) string {
-	var texts []string
-	for _, pod := range pods {
-		text := "the host's own process"
-		switch {
-		case pod.Pod != "":
-			text = pod.Namespace + "/" + pod.Pod
-		case pod.PodUID != "":
-			text = "pod " + pod.PodUID
-		case pod.Held:
-			text = "held by no pod"
-		}
-		if pod.SMUtilization != nil {
-			text += " " + percent(pod.SMUtilization)
-		}
-		if !pod.Held {
-			text += " (not given to it)"
-		}
-		if !slices.Contains(texts, text) {
-			texts = append(texts, text)
-		}
-	}
-	if len(texts) == 0 && !partitioned {
-		return "-"
-	}
-	return strings.Join(texts, ", ")
 }

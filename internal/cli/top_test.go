@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/topview"
 )
 
 // fakeScreen is a terminal of a given size, with given input.
@@ -34,8 +35,9 @@ func oneGPU(busy float64) *v1alpha1.GPUSamples {
 
 func TestTopLive(t *testing.T) {
 	const whole = "\x1b[Hnode-0   1 GPUs   measured 0.2 s ago   q ends\x1b[K\r\n%s\x1b[K\r\n" +
-		"INDEX   MODEL   UTIL   MEMORY   TEMP   POWER   HEALTH    HELD BY\x1b[K\r\n" +
-		"0       H100    %d%%    -        -      -       Healthy   -\x1b[K\x1b[J"
+		"INDEX   HEALTH    HELD BY   UTIL   HISTORY      MEMORY   TEMP   POWER   MODEL\x1b[K\r\n" +
+		"0       Healthy   -          %s        -      -       -   H100\x1b[K\x1b[J"
+	const first, second, third = "10%            ▁", "11%           ▁▁", "12%           ▁▁"
 	gone := errors.New("read samples: connection refused\nfix: see")
 	tests := map[string]struct {
 		reads []error // results of the reads after the first, one per second
@@ -43,16 +45,15 @@ func TestTopLive(t *testing.T) {
 		want  string
 	}{
 		"q": {[]error{nil}, func(f *fakeScreen, _ func()) { f.typed <- 'q' },
-			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 11)},
+			fmt.Sprintf(whole, "", first) + fmt.Sprintf(whole, "", second)},
 		"ctrl-c is a signal": {[]error{nil}, func(_ *fakeScreen, stop func()) { stop() },
-			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 11)},
+			fmt.Sprintf(whole, "", first) + fmt.Sprintf(whole, "", second)},
 		"another key draws again": {nil, func(f *fakeScreen, _ func()) { f.typed <- 'x'; f.typed <- 'q' },
-			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 10)},
+			fmt.Sprintf(whole, "", first) + fmt.Sprintf(whole, "", first)},
 		"nobody types": {nil, func(f *fakeScreen, stop func()) { close(f.typed); synctest.Wait(); stop() },
-			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 10)},
+			fmt.Sprintf(whole, "", first) + fmt.Sprintf(whole, "", first)},
 		"the agent is away for a while": {[]error{gone, nil}, func(f *fakeScreen, _ func()) { f.typed <- 'q' },
-			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "last samples: read samples: connection refused",
-				10) + fmt.Sprintf(whole, "", 12)},
+			fmt.Sprintf(whole, "", first) + fmt.Sprintf(whole, "last samples: read samples: connection refused", first) + fmt.Sprintf(whole, "", third)},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,18 +62,18 @@ func TestTopLive(t *testing.T) {
 				defer stop()
 				tty := &fakeScreen{rows: 24, columns: 100, typed: make(chan byte)}
 				looks := 0
-				read := func(context.Context) (*v1alpha1.GPUSamples, error) {
+				read := func(context.Context) ([]*v1alpha1.GPUSamples, error) {
 					looks++
 					if looks > 1 {
 						if err := tc.reads[looks-2]; err != nil {
 							return nil, err
 						}
 					}
-					return oneGPU(float64(9+looks) / 100), nil
+					return []*v1alpha1.GPUSamples{oneGPU(float64(9+looks) / 100)}, nil
 				}
 				var out strings.Builder
 				done := make(chan error, 1)
-				go func() { done <- topLive(ctx, tty, &out, read, time.Second) }()
+				go func() { done <- topLive(ctx, tty, &out, read, &topview.View{}, time.Second) }()
 				time.Sleep(time.Duration(len(tc.reads))*time.Second + time.Millisecond)
 				tc.end(tty, stop)
 				if err := <-done; err != nil {
@@ -94,7 +95,8 @@ func TestTopLiveNeedsAFirstLook(t *testing.T) {
 	tty := &fakeScreen{typed: make(chan byte)}
 	var out strings.Builder
 	gone := errors.New("gone")
-	err := topLive(t.Context(), tty, &out, func(context.Context) (*v1alpha1.GPUSamples, error) { return nil, gone }, time.Second)
+	read := func(context.Context) ([]*v1alpha1.GPUSamples, error) { return nil, gone }
+	err := topLive(t.Context(), tty, &out, read, &topview.View{}, time.Second)
 	if !errors.Is(err, gone) || out.Len() > 0 || tty.restored != 1 {
 		t.Errorf("error %v, drew %q, restored %d; want gone, nothing, once", err, out.String(), tty.restored)
 	}
@@ -107,7 +109,8 @@ func TestFrameFits(t *testing.T) {
 		samples.Items = append(samples.Items, v1alpha1.GPUSample{Index: i + 1, Product: "Größe", Health: "Healthy\x1b[2J"})
 	}
 	for _, size := range [][2]int{{10, 30}, {3, 10}, {24, 200}, {1, 1}} {
-		text := frame(samples, "", size[0], size[1])
+		live := liveTop{view: &topview.View{History: &topview.History{}}, nodes: []*v1alpha1.GPUSamples{samples}}
+		text := live.frame(size[0], size[1])
 		lines := strings.Split(strings.TrimSuffix(strings.TrimPrefix(text, goHome), clearRest), "\r\n")
 		if len(lines) > size[0] {
 			t.Errorf("%v: %d lines", size, len(lines))
@@ -134,23 +137,7 @@ func TestOpenTerminalWantsOne(t *testing.T) {
 
 // TestTerminal uses a real terminal: keys are read without Enter, and its settings are restored.
 func TestTerminal(t *testing.T) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skip("no pseudo terminals here")
-	}
-	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip("no /dev/pts here")
-	}
-	defer slave.Close()
+	master, slave := openPTY(t)
 	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
 	if err != nil {
 		t.Fatal(err)

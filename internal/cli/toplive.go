@@ -8,12 +8,12 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/cli/topview"
 )
 
 // Control sequences that terminals support since the VT100 and xterm.
@@ -37,13 +37,14 @@ type screen interface {
 
 // topLive draws until q is typed or ctx ends. While the agent does not answer, it shows the error on the screen and
 // retries.
-func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader, interval time.Duration) error {
+func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader, view *topview.View, interval time.Duration) error {
 	defer tty.restore()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	live := &liveTop{view: view, colour: term.Of(out, os.Getenv).Colour}
+	view.History = &topview.History{}
 	// An error of the first read ends the command.
-	samples, err := read(ctx)
-	if err != nil {
+	if err := live.update(read(ctx)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(out, enterScreen); err != nil {
@@ -52,10 +53,9 @@ func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader,
 	defer io.WriteString(out, leaveScreen)
 	keys, tick := tty.keys(ctx), time.NewTicker(interval)
 	defer tick.Stop()
-	trouble := ""
 	for {
 		rows, columns := tty.size()
-		if _, err := io.WriteString(out, frame(samples, trouble, rows, columns)); err != nil {
+		if _, err := io.WriteString(out, live.frame(rows, columns)); err != nil {
 			return err
 		}
 		select {
@@ -71,48 +71,69 @@ func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader,
 			continue
 		case <-tick.C:
 		}
-		trouble = ""
-		if next, err := read(ctx); err == nil {
-			samples = next
-		} else {
-			trouble = err.Error()
+		if err := live.update(read(ctx)); err != nil {
+			live.trouble = "last samples: " + err.Error()
 		}
 	}
+}
+
+// liveTop is what top shows live.
+type liveTop struct {
+	view    *topview.View
+	colour  bool
+	nodes   []*v1alpha1.GPUSamples
+	trouble string
+}
+
+// update takes what a read returned. It returns an error if there are no samples.
+func (l *liveTop) update(nodes []*v1alpha1.GPUSamples, err error) error {
+	var unread *unreadError
+	if err != nil && !errors.As(err, &unread) {
+		return err
+	}
+	l.trouble = ""
+	if unread != nil {
+		l.trouble = "not read: " + unread.Error()
+	}
+	l.nodes = nodes
+	l.view.History.Add(nodes)
+	return nil
+}
+
+// head describes what is shown.
+func (l *liveTop) head() string {
+	if len(l.nodes) == 1 {
+		one := l.nodes[0]
+		return fmt.Sprintf("%s   %d GPUs   measured %.1f s ago   q ends", orElse(one.Node, "this node"), len(one.Items), one.AgeSeconds)
+	}
+	gpus := 0
+	for _, node := range l.nodes {
+		gpus += len(node.Items)
+	}
+	return fmt.Sprintf("%d nodes   %d GPUs   q ends", len(l.nodes), gpus)
 }
 
 // frame returns a whole screen: a header, as much of the table as fits, and the last error.
-func frame(samples *v1alpha1.GPUSamples, trouble string, rows, columns int) string {
+func (l *liveTop) frame(rows, columns int) string {
+	out := term.Output{Rows: rows, Columns: columns, Colour: l.colour}
 	var table strings.Builder
-	_ = topTable(&table, samples) // strings.Builder does not fail
-	head := fmt.Sprintf("%s   %d GPUs   measured %.1f s ago   q ends", orElse(samples.Node, "this node"),
-		len(samples.Items), samples.AgeSeconds)
-	lines := append([]string{term.Clean(head), ""}, strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")...)
-	if trouble != "" {
-		first, _, _ := strings.Cut(trouble, "\n")
-		lines[1] = "last samples: " + term.Clean(first)
-	}
+	_ = l.view.Write(&table, l.nodes, out) // strings.Builder does not fail
+	first, _, _ := strings.Cut(l.trouble, "\n")
+	lines := append([]string{out.Line(l.head(), term.Heading), out.Line(first, term.Warn)}, strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")...)
 	if len(lines) > rows && rows > 0 {
 		more := len(lines) - rows + 1
-		lines = append(lines[:rows-1:rows-1], fmt.Sprintf("%d more lines", more))
+		lines = append(lines[:rows-1:rows-1], out.Line(fmt.Sprintf("%d more lines", more), term.Plain))
 	}
-	var out strings.Builder
-	out.WriteString(goHome)
+	var text strings.Builder
+	text.WriteString(goHome)
 	for i, line := range lines {
 		if i > 0 {
-			out.WriteString("\r\n")
+			text.WriteString("\r\n")
 		}
-		out.WriteString(cut(line, columns) + clearLine)
+		text.WriteString(line + clearLine)
 	}
-	out.WriteString(clearRest)
-	return out.String()
-}
-
-// cut returns as much of a line as fits.
-func cut(line string, columns int) string {
-	if columns <= 0 || utf8.RuneCountInString(line) <= columns {
-		return line
-	}
-	return string([]rune(line)[:columns])
+	text.WriteString(clearRest)
+	return text.String()
 }
 
 // terminal is a real terminal.

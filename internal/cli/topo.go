@@ -38,6 +38,7 @@ the NUMA node of each GPU. It reads the node's GPUNode object, the hardware of t
 		},
 	}
 	from.bind(cmd.Flags(), deps)
+	from.bindSelector(cmd.Flags())
 	out.bind(cmd.Flags())
 	return cmd
 }

@@ -1,30 +1,116 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 )
 
+const (
+	// mostMeasured is of how many nodes the metrics are read at a time, and atOnce how many of them at once.
+	mostMeasured = 32
+	atOnce       = 8
+)
+
 // remoteSamples returns the devices of a node from its GPUNode, with the measurements in its agent's metrics, read
 // through the API server. If those could not be read, it returns the samples and an unreadError.
 func remoteSamples(ctx context.Context, api *evidence.API, node *v1alpha1.GPUNode) (samples *v1alpha1.GPUSamples, unread error) {
-	samples = samplesOf(node)
-	pod, err := api.AgentPod(ctx, node.Name)
-	if err != nil {
-		return samples, err
+	all, err := (&remoteFleet{metrics: map[string]measured{}}).read(ctx, api, []v1alpha1.GPUNode{*node})
+	return all[0], err
+}
+
+// remoteFleet reads the samples of nodes through the API server. Of many nodes it reads the metrics of some at a time, and keeps those of
+// the others.
+type remoteFleet struct {
+	metrics map[string]measured
+	next    int // how many nodes have been read
+}
+
+// read returns the samples of nodes in the order of their names, and an unreadError if metrics were not read.
+func (r *remoteFleet) read(ctx context.Context, api *evidence.API, nodes []v1alpha1.GPUNode) ([]*v1alpha1.GPUSamples, error) {
+	unread := r.measure(ctx, api, nodes)
+	all := make([]*v1alpha1.GPUSamples, len(nodes))
+	missing := len(nodes)
+	for i := range nodes {
+		all[i] = samplesOf(&nodes[i])
+		if families, ok := r.metrics[nodes[i].Name]; ok {
+			addMetrics(all[i], families)
+			missing--
+		}
 	}
-	families, err := api.AgentMetrics(ctx, pod)
-	if err != nil {
-		return samples, err
+	slices.SortFunc(all, func(a, b *v1alpha1.GPUSamples) int { return strings.Compare(a.Node, b.Node) })
+	if unread == nil && missing > 0 {
+		unread = fmt.Errorf("the metrics of %d of %d nodes, of which %d are read at a time; name nodes to read theirs", missing, len(nodes), mostMeasured)
 	}
-	addMetrics(samples, families)
-	return samples, nil
+	if unread != nil {
+		return all, &unreadError{unread}
+	}
+	return all, nil
+}
+
+// measure reads the metrics of the next nodes. It returns the error of the first node by name whose metrics were not read.
+func (r *remoteFleet) measure(ctx context.Context, api *evidence.API, nodes []v1alpha1.GPUNode) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+	agents, err := api.AgentPods(ctx)
+	if err != nil {
+		return fmt.Errorf("find the agents' pods: %w", err)
+	}
+	some := r.turn(nodes)
+	errs := make([]error, len(some))
+	found := make([]measured, len(some))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i, name := range some {
+		group.Go(func() error {
+			pod, err := api.AgentPod(agents, name)
+			if err == nil {
+				found[i], err = api.AgentMetrics(ctx, pod)
+			}
+			errs[i] = err
+			return nil
+		})
+	}
+	_ = group.Wait() // The errors are in errs.
+	err = nil
+	for i, name := range some {
+		delete(r.metrics, name)
+		if errs[i] == nil {
+			r.metrics[name] = found[i]
+		} else if err == nil {
+			err = errs[i]
+		}
+	}
+	return err
+}
+
+// turn returns the names of the next nodes to measure: first those that hold most GPUs.
+func (r *remoteFleet) turn(nodes []v1alpha1.GPUNode) []string {
+	byHeld := make([]*v1alpha1.GPUNode, len(nodes))
+	for i := range nodes {
+		byHeld[i] = &nodes[i]
+	}
+	slices.SortFunc(byHeld, func(a, b *v1alpha1.GPUNode) int {
+		return cmp.Or(b.Status.Summary.Held-a.Status.Summary.Held, strings.Compare(a.Name, b.Name))
+	})
+	some := make([]string, min(len(nodes), mostMeasured))
+	for i := range some {
+		some[i] = byHeld[(r.next+i)%len(byHeld)].Name
+	}
+	r.next = (r.next + len(some)) % len(byHeld)
+	slices.Sort(some)
+	return some
 }
 
 // measured are the metric families of the agent, by name.

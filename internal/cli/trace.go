@@ -54,7 +54,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 			if err := out.check(); err != nil {
 				return err
 			}
-			query, err := parseQuery(args, pid, from.namespace)
+			query, err := parseQuery(args, pid, from.connection.Namespace)
 			if err != nil {
 				return err
 			}
@@ -76,6 +76,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 		},
 	}
 	from.bind(cmd.Flags(), deps)
+	from.connection.AddNamespace(cmd.Flags(), "the pod's namespace (default: the context's)")
 	out.bind(cmd.Flags())
 	cmd.Flags().IntVar(&pid, "pid", 0, "show the GPUs of this process of this node")
 	return cmd
@@ -96,8 +97,9 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 		return trace.Query{}, usagef("want something to trace: a pod, a GPU's UUID, claim/NAME, or --pid N")
 	}
 	name := args[0]
-	if !strings.Contains(name, "/") && strings.ToLower(name) != name {
-		return trace.Query{Device: gpu.UUID(name)}, nil // no pod and no UID has capital letters
+	// No pod and no UID has capital letters. With gpu/ it is what berth gpus -o name prints.
+	if id := strings.TrimPrefix(name, "gpu/"); !strings.Contains(id, "/") && strings.ToLower(id) != id {
+		return trace.Query{Device: gpu.UUID(id)}, nil
 	}
 	if uidPattern.MatchString(name) {
 		return trace.Query{Pod: trace.Ref{UID: name}}, nil
@@ -172,6 +174,9 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 		return nil, err
 	}
 	api, noAPI := from.api()
+	if err := from.required("trace "+query.String(), api, noAPI); err != nil {
+		return nil, err
+	}
 	if local == nil && api == nil {
 		return nil, from.nothingToRead("trace "+query.String(), noAPI,
 			"  berth trace POD-UID --kubelet-dir DIR     from a copy of a kubelet's directory\n"+
@@ -181,6 +186,12 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 		return nil, &hintError{fmt.Errorf("trace %s: processes can only be traced on their node, and this machine "+
 			"is not a node", query), "fix: run it as root on the node that the process is on"}
 	}
+	return joinTrace(ctx, local, api, noAPI, query, from.connection.Given())
+}
+
+// joinTrace joins what was read on the node, which may be nil, with what the API server has, which may be nil for the reason noAPI. must is
+// true when it is an error that the API server does not answer.
+func joinTrace(ctx context.Context, local *evidence.Local, api *evidence.API, noAPI string, query trace.Query, must bool) (*trace.Trace, error) {
 	all, known := trace.Evidence{}, vendors()
 	if local != nil {
 		all, known = local.Evidence, local.Vendors
@@ -189,9 +200,10 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 			Why: "the node's own files can only be read on the node; this machine is not a node"})
 	}
 	var names []string
+	var err error
 	if api == nil {
 		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec}, Why: noAPI})
-	} else if names, err = askAPI(ctx, api, known, &all, query); err != nil {
+	} else if names, err = askAPI(ctx, api, known, &all, query, must); err != nil {
 		return nil, err
 	}
 	picture := trace.Join(known, all)
@@ -211,8 +223,9 @@ func hasDevice(picture *trace.Trace, id gpu.UUID) bool {
 }
 
 // askAPI adds the API's facts about the pods that the query leads to. If there is no such pod, it returns the names of
-// similar pods.
-func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *trace.Evidence, query trace.Query) ([]string, error) {
+// similar pods. It is an error that the API server does not answer when it must, and when nothing else was read.
+func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *trace.Evidence, query trace.Query, must bool) ([]string, error) {
+	fatal := func(err error) bool { return err != nil && (len(all.Read) == 0 || must && noAnswer(err)) }
 	switch {
 	case query.Pod.Name != "":
 		_, err := api.Pod(ctx, all, query.Pod)
@@ -223,15 +236,15 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 			}
 			return names, nil
 		}
-		if err != nil && len(all.Read) == 0 {
+		if fatal(err) {
 			return nil, apiError(fmt.Errorf("trace %s: %w", query, err), "")
 		}
 		addGPUNodes(ctx, api, all)
 		return nil, nil
 	case query.Claim.Name != "":
-		return askClaim(ctx, api, all, query)
+		return askClaim(ctx, api, all, query, must)
 	case query.Device != "":
-		if _, err := api.GPUNodes(ctx, all); err != nil && len(all.Read) == 0 {
+		if _, err := api.GPUNodes(ctx, all); fatal(err) {
 			return nil, apiError(fmt.Errorf("trace %s: list the GPUNode objects of berth-agent: %w", query, err),
 				"without them: berth trace "+string(query.Device)+" --node-local on the node")
 		}
@@ -253,7 +266,7 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 
 // askClaim adds the API's facts about a claim and the pods that use it. If there is no such claim, it returns the names of those that
 // there are.
-func askClaim(ctx context.Context, api *evidence.API, all *trace.Evidence, query trace.Query) ([]string, error) {
+func askClaim(ctx context.Context, api *evidence.API, all *trace.Evidence, query trace.Query, must bool) ([]string, error) {
 	pods, err := api.Claim(ctx, all, query.Claim)
 	if apierrors.IsNotFound(err) {
 		names, listError := api.ClaimNames(ctx, query.Claim.Namespace)
@@ -262,7 +275,7 @@ func askClaim(ctx context.Context, api *evidence.API, all *trace.Evidence, query
 		}
 		return names, nil
 	}
-	if err != nil && len(all.Claims) == 0 {
+	if err != nil && (len(all.Claims) == 0 || must && noAnswer(err)) {
 		return nil, apiError(fmt.Errorf("trace %s: %w", query, err), "without it: berth trace "+query.String()+" --node-local on the node")
 	}
 	readPods(ctx, api, all, pods)

@@ -46,12 +46,15 @@ their GPUs; those that share a GPU by MPS end. Until another program advertises 
 			}
 			api, noAPI := from.api()
 			if api == nil {
-				return &hintError{fmt.Errorf("uninstall: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()}
+				return &hintError{fmt.Errorf("uninstall: no API server: %s", noAPI), "fix: " + from.connection.Fix()}
 			}
 			if !yes {
 				options.Confirm = func(plan string) error { return confirm(cmd.InOrStdin(), deps.Err, plan) }
 			}
 			err := uninstall.Run(cmd.Context(), uninstall.Deps{Client: api.Client, Clock: clock.RealClock{}, Out: cleanLines{deps.Out}}, options)
+			if prevented, ok := errors.AsType[*uninstall.NotDoneError](err); ok {
+				return finding(fmt.Errorf("uninstall: %w", prevented))
+			}
 			if err != nil {
 				return apiError(fmt.Errorf("uninstall: %w", err), "")
 			}
@@ -81,7 +84,7 @@ func confirm(in io.Reader, out io.Writer, plan string) error {
 		return err
 	}
 	fmt.Fprintln(out)
-	return errors.New("not confirmed, nothing was changed; give --yes to go on without a question")
+	return finding(errors.New("not confirmed, nothing was changed; give --yes to go on without a question"))
 }
 
 // cleanLines escapes control characters of lines that have texts of the cluster.

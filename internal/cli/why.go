@@ -51,7 +51,7 @@ are evaluated; of volumes, pod affinity, topology spread and host ports it says 
 With --if-gone or --gpus the answer is that for a cluster without these pods, or for a pod that
 requests another number of GPUs. Nothing is changed.
 
-The exit code is 0 when there is an answer, and 1 when there is no such object or the API server
+The exit code is 0 when there is an answer, and 2 when there is no such object or the API server
 cannot be read.`,
 		Example: `  berth why train-0 -n ml
   berth why ml/train-0                          the same
@@ -65,12 +65,12 @@ cannot be read.`,
 			if err := out.check(); err != nil {
 				return err
 			}
-			if err := question.parse(args[0], from.namespace, cmd.Flags().Changed("gpus")); err != nil {
+			if err := question.parse(args[0], from.connection.Namespace, cmd.Flags().Changed("gpus")); err != nil {
 				return err
 			}
 			api, noAPI := from.api()
 			if api == nil {
-				return &hintError{fmt.Errorf("why: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()}
+				return &hintError{fmt.Errorf("why: no API server: %s", noAPI), "fix: " + from.connection.Fix()}
 			}
 			answer, err := explainWhy(cmd.Context(), api.Client, question, time.Now())
 			if err != nil {
@@ -80,7 +80,7 @@ cannot be read.`,
 		},
 	}
 	from.bindKube(cmd.Flags())
-	cmd.Flags().StringVarP(&from.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
+	from.connection.AddNamespace(cmd.Flags(), "the pod's namespace (default: the context's)")
 	cmd.Flags().StringArrayVar(&question.ifGone, "if-gone", nil, "answer for a cluster without this pod, NAME or NAMESPACE/NAME; can be repeated")
 	cmd.Flags().IntVar(&question.gpus, "gpus", 0, "answer for a pod that requests so many GPUs")
 	out.bind(cmd.Flags())

@@ -194,12 +194,12 @@ func (r *whyReader) objects(ctx context.Context, subject *whySubject) (*whyObjec
 	namespace := subject.namespace
 	var err error
 	if o.Nodes, err = listOf[corev1.Node](ctx, r.client, coreResource("nodes")); apierrors.IsForbidden(err) {
-		o.hidden = append(o.hidden, why.Stop{Code: why.Hidden, Names: []string{"Nodes"}, Text: denied(err)})
+		o.hidden = append(o.hidden, hiddenNodes(err))
 	} else if err != nil {
 		return nil, apiError(fmt.Errorf("why: %w", err), "")
 	}
 	if o.Pods, err = listOf[corev1.Pod](ctx, r.client, coreResource("pods")); apierrors.IsForbidden(err) {
-		o.hidden = append(o.hidden, why.Stop{Code: why.Hidden, Names: []string{"the pods of all namespaces"}, Text: denied(err)})
+		o.hidden = append(o.hidden, hiddenPods(err))
 		o.Pods, err = listIn[corev1.Pod](ctx, r.client, coreResource("pods"), namespace)
 	}
 	if err != nil {
@@ -210,6 +210,15 @@ func (r *whyReader) objects(ctx context.Context, subject *whySubject) (*whyObjec
 		o.Notes = append(o.Notes, "Quotas are not checked: "+denied(err))
 	}
 	return o, nil
+}
+
+// hiddenNodes and hiddenPods say that there is no answer without what the user may not list.
+func hiddenNodes(err error) why.Stop {
+	return why.Stop{Code: why.Hidden, Names: []string{"Nodes"}, Text: denied(err)}
+}
+
+func hiddenPods(err error) why.Stop {
+	return why.Stop{Code: why.Hidden, Names: []string{"the pods of all namespaces"}, Text: denied(err)}
 }
 
 // denied is the message of the API server about a missing right.

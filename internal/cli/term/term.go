@@ -2,7 +2,7 @@
 //
 // It guarantees that the same values give the same bytes, that columns are aligned by characters (not bytes), and that
 // untrusted text cannot move the cursor or colour the screen: control characters are printed as \x1b and the like. It
-// must not import anything but the standard library.
+// must not import anything but the standard library and golang.org/x/sys/unix. Colours are written only here.
 package term
 
 import (
@@ -41,37 +41,42 @@ func width(text string) int { return utf8.RuneCountInString(text) }
 
 func pad(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
 
-// Table prints a header and rows in columns as wide as their widest cell. Rows may be shorter than the header; no line
-// ends with blanks.
-func Table(w io.Writer, head []string, rows [][]string) error {
-	all := append([][]string{head}, rows...)
-	widths := make([]int, len(head))
-	for r, row := range all {
-		cells := make([]string, len(row))
+// Columns prints rows in columns. Rows that are printed later have their columns in the same places, as long as their cells fit.
+type Columns struct{ widths []int }
+
+// Print prints rows in columns as wide as the widest cell so far. No line ends with blanks.
+func (c *Columns) Print(w io.Writer, rows [][]string) error {
+	clean := make([][]string, len(rows))
+	for r, row := range rows {
 		for i, cell := range row {
-			cells[i] = Clean(cell)
-			if i < len(widths) {
-				widths[i] = max(widths[i], width(cells[i]))
+			clean[r] = append(clean[r], Clean(cell))
+			if i == len(c.widths) {
+				c.widths = append(c.widths, 0)
 			}
+			c.widths[i] = max(c.widths[i], width(clean[r][i]))
 		}
-		all[r] = cells
 	}
 	var out strings.Builder
-	for _, row := range all {
+	for _, row := range clean {
 		var line strings.Builder
 		for i, cell := range row {
-			if i < len(widths) {
-				cell = pad(cell, widths[i])
-			}
 			if i > 0 {
 				line.WriteString(gap)
 			}
-			line.WriteString(cell)
+			line.WriteString(pad(cell, c.widths[i]))
 		}
 		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// Table prints rows in columns below a header; without one if head is nil. Rows may be shorter than the header.
+func Table(w io.Writer, head []string, rows [][]string) error {
+	if head != nil {
+		rows = append([][]string{head}, rows...)
+	}
+	return new(Columns).Print(w, rows)
 }
 
 // Node is a line of a tree with its children. The Note is printed in a column of its own to the right.

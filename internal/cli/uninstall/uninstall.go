@@ -9,7 +9,6 @@ package uninstall
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -66,13 +65,12 @@ type remover struct {
 	printed map[string]bool
 }
 
-// ActiveError says that operations are being done to nodes.
-type ActiveError struct{ Operations []string }
+// NotDoneError says what in the cluster prevents the removal, or what it has not removed, with the fix.
+type NotDoneError struct{ text string }
 
-func (e *ActiveError) Error() string {
-	return fmt.Sprintf("%d NodeOperations are active:\n  %s\nfix: wait until they have ended (berth status), or give --force to end them where they are",
-		len(e.Operations), strings.Join(e.Operations, "\n  "))
-}
+func (e *NotDoneError) Error() string { return e.text }
+
+func notDone(format string, args ...any) error { return &NotDoneError{fmt.Sprintf(format, args...)} }
 
 // Run removes Berth from the cluster.
 func Run(ctx context.Context, deps Deps, options Options) error {
@@ -103,7 +101,7 @@ func Run(ctx context.Context, deps Deps, options Options) error {
 	}
 	r.farewell(ctx)
 	if len(r.skipped) > 0 && !r.Force {
-		return fmt.Errorf("the files of %d nodes were not removed:\n  %s\nfix: on each of them run berth-agent uninstall --standalone", len(r.skipped), strings.Join(r.skipped, "\n  "))
+		return notDone("the files of %d nodes were not removed:\n  %s\nfix: on each of them run berth-agent uninstall --standalone", len(r.skipped), strings.Join(r.skipped, "\n  "))
 	}
 	return nil
 }
@@ -119,7 +117,8 @@ func (r *remover) mayStart() error {
 		}
 	}
 	if len(active) > 0 && !r.Force {
-		return &ActiveError{Operations: active}
+		return notDone("%d NodeOperations are active:\n  %s\nfix: wait until they have ended (berth status), or give --force to end them where they are",
+			len(active), strings.Join(active, "\n  "))
 	}
 	for _, operation := range active {
 		r.print("warning: ends the NodeOperation %s", operation)
@@ -129,7 +128,7 @@ func (r *remover) mayStart() error {
 			return err
 		}
 		if level := r.found.podSecurity; level == "baseline" || level == "restricted" {
-			return errors.New("the namespace " + r.Namespace + " enforces the Pod Security level " + level + ", which refuses the pods that clean the nodes\n" + r.securityFix())
+			return notDone("the namespace %s enforces the Pod Security level %s, which refuses the pods that clean the nodes\n%s", r.Namespace, level, r.securityFix())
 		}
 	}
 	if r.Confirm == nil {
@@ -169,7 +168,7 @@ func (r *remover) await(ctx context.Context, done func(context.Context) (bool, e
 			return err
 		}
 		if !r.Clock.Now().Before(deadline) {
-			return fmt.Errorf("after %s: %s\nfix: remove the cause and run the command again; it goes on where it ended", r.Timeout, waiting())
+			return notDone("after %s: %s\nfix: remove the cause and run the command again; it goes on where it ended", r.Timeout, waiting())
 		}
 		select {
 		case <-ctx.Done():

@@ -482,7 +482,7 @@ spec: {node: node-b, kind: Validate, owner: operator/validation, restore: [the t
 status: {phase: Active, message: the pod runs}`
 		w := newWorld(t, others, kept, release, active)
 		_, err := w.run(Options{})
-		if wrong, ok := errors.AsType[*ActiveError](err); !ok || len(wrong.Operations) != 1 || !strings.Contains(err.Error(), "validate-node-b: Validate of node node-b, Active the pod runs") {
+		if wrong, ok := errors.AsType[*NotDoneError](err); !ok || !strings.HasPrefix(wrong.Error(), "1 NodeOperations are active:") || !strings.Contains(err.Error(), "validate-node-b: Validate of node node-b, Active the pod runs") {
 			t.Errorf("the error is %v", err)
 		}
 		if len(w.writes) > 0 {

@@ -1,8 +1,8 @@
 // Package usage makes the errors of a command line that is used wrongly: one line with what is wrong, what is wanted, and where
 // the help is.
 //
-// It guarantees that the errors of all commands of a program have one form. It must not import any package of Berth but
-// internal/core/spelling.
+// It guarantees that the errors of all commands of a program have one form, and that their help has the flags in the same groups. It
+// must not import any package of Berth but internal/core/spelling.
 package usage
 
 import (
@@ -28,10 +28,28 @@ type Error struct {
 // Error returns the text and the command that prints the help.
 func (e *Error) Error() string { return e.Text + "; see " + e.Command + " --help" }
 
-// Prepare replaces the errors of cobra and pflag about arguments and flags, in the program and all its commands.
+// Prepare replaces the errors of cobra and pflag about arguments and flags, and shows the flags in their groups, in the program and all
+// its commands.
 func Prepare(root *cobra.Command) {
 	root.SetFlagErrorFunc(flagError)
+	root.InitDefaultHelpCmd()
+	for _, child := range root.Commands() {
+		if child.Name() == "help" {
+			child.Args = helpArgs
+		}
+	}
+	root.SetUsageFunc(help)
 	prepare(root)
+}
+
+// helpArgs returns an error for help about a command that does not exist, of which cobra prints the help of the one above it.
+func helpArgs(cmd *cobra.Command, args []string) error {
+	// Find returns an error only for a command that does not exist, with the one above it.
+	found, rest, _ := cmd.Root().Find(args)
+	if len(rest) == 0 || !found.HasSubCommands() {
+		return nil
+	}
+	return &Error{Command: found.CommandPath(), Text: unknownCommand(found, rest[0])}
 }
 
 func prepare(cmd *cobra.Command) {

@@ -51,6 +51,9 @@ func TestErrors(t *testing.T) {
 		"unknown flag":              {[]string{"mig", "plan", "--forse"}, "tool mig plan has no flag --forse, did you mean --force?; see tool mig plan --help"},
 		"unknown flag, far":         {[]string{"mig", "plan", "--kubeconfig"}, "tool mig plan has no flag --kubeconfig; see tool mig plan --help"},
 		"unknown short flag":        {[]string{"mig", "plan", "-z"}, "tool mig plan has no flag -z; see tool mig plan --help"},
+		"help":                      {[]string{"help", "mig", "plan"}, ""},
+		"help about nothing":        {[]string{"help", "statsu"}, "tool has no command \"statsu\", did you mean status?; see tool --help"},
+		"help about nothing below":  {[]string{"help", "mig", "plna"}, "tool mig has no command \"plna\", did you mean plan?; see tool mig --help"},
 		"right":                     {[]string{"mig", "plan", "node-0", "all-1g.10gb", "--wait", "3s"}, ""},
 		"a group prints its help":   {nil, ""},
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
@@ -57,6 +58,8 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.pod("mps", &values.MPS.Pod, values.MPS.ExtraArgs, []string{"--host-root"})
 	c.pod("operator", &values.Operator.Pod, nil, nil)
 	c.pod("scheduler", &values.Scheduler.Pod, nil, nil)
+	c.pod("web", &values.Web.Pod, nil, nil)
+	c.counters("agent.dcgmCounters", values.Agent.DCGMCounters)
 	c.gate(values)
 	c.scheduler()
 	c.mounts(values)
@@ -173,7 +176,7 @@ func (c *checker) images(values *Values) {
 	for _, component := range []struct {
 		key   string
 		image Image
-	}{{"agent", values.Agent.Image}, {"operator", values.Operator.Image}, {"scheduler", values.Scheduler.Image}} {
+	}{{"agent", values.Agent.Image}, {"operator", values.Operator.Image}, {"scheduler", values.Scheduler.Image}, {"web", values.Web.Image}} {
 		key, image := component.key, component.image
 		if strings.ContainsAny(image.Name, ":@") {
 			c.add(key+".image.name", fmt.Sprintf("%q has a tag or a digest", image.Name), "write them in "+key+".image.tag and "+key+".image.digest")
@@ -328,7 +331,20 @@ func (c *checker) config(at, name string, own *v1alpha1.AgentConfig, namespace s
 	case err != nil:
 		c.add(at, err.Error(), "")
 	}
+	c.counters(at+".dcgmCounters", own.DCGMCounters)
 	c.rights(at, own, namespace)
+}
+
+// counters checks a list of fields of DCGM. The agent goes on without what is wrong.
+func (c *checker) counters(key string, list v1alpha1.Lines) {
+	entries, mistakes := dcgm.Parse(string(list))
+	for _, m := range mistakes {
+		c.warn(key, fmt.Sprintf("line %d: %s", m.Line, m.What), m.Fix)
+	}
+	_, refused := dcgm.Select(nil, entries)
+	for _, r := range refused {
+		c.warn(key, r.Name+" has no value: "+r.Reason, "remove it from the list")
+	}
 }
 
 func allocationOf(rule *v1alpha1.GPURule) v1alpha1.AllocationAPI {

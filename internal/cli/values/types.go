@@ -29,6 +29,8 @@ type Values struct {
 	Operator Operator `json:"operator,omitzero"`
 	// Scheduler is the scheduler's Deployment.
 	Scheduler Scheduler `json:"scheduler,omitzero"`
+	// Web is the Deployment of the page.
+	Web Web `json:"web,omitzero"`
 	// Policies are what the API server refuses, and warns of.
 	Policies Policies `json:"policies,omitzero"`
 	// NetworkPolicy limits the connections of the components.
@@ -113,6 +115,8 @@ type Agent struct {
 	DRADriverName string `json:"draDriverName,omitempty" jsonschema:"pattern=^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$,maxLength=63"`
 	// ValidationFiles writes the files by which programs for NVIDIA's GPU operator see how far a node is, to /run/nvidia/validations.
 	ValidationFiles bool `json:"validationFiles,omitempty"`
+	// DCGMCounters is a list of further fields of DCGM for /metrics, in the form of dcgm-exporter: FIELD, type, help in each line.
+	DCGMCounters v1alpha1.Lines `json:"dcgmCounters,omitempty" jsonschema:"maxLength=65536"`
 	// ExtraArgs are further arguments of berth-agent.
 	ExtraArgs []string `json:"extraArgs,omitempty"`
 	// ExtraVolumes are further volumes of the pods.
@@ -206,6 +210,19 @@ type TopologyLevel struct {
 	Name string `json:"name" jsonschema:"required"`
 	// Key is the label of nodes.
 	Key string `json:"key" jsonschema:"required"`
+}
+
+// Web is the Deployment of the page to which users sign in (docs/howto.md#look-at-a-page).
+type Web struct {
+	// Enabled installs it.
+	Enabled bool `json:"enabled,omitempty"`
+	// Image is the image of the command line, which serves the page.
+	Image Image `json:"image,omitzero"`
+	Pod   `json:",inline"`
+	// Port is the port of the page: without TLSSecret on the pod's loopback address, for kubectl port-forward.
+	Port int `json:"port,omitempty" jsonschema:"minimum=1024,maximum=65535"`
+	// TLSSecret is the name of a Secret of the type kubernetes.io/tls in the release's namespace. With it the page has a Service, port 443.
+	TLSSecret string `json:"tlsSecret,omitempty" jsonschema:"maxLength=253"`
 }
 
 // Policies are ValidatingAdmissionPolicies (docs/install.md#policies).

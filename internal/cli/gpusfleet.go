@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/fleet"
+	"github.com/berth-gpu/berth/internal/cli/print"
+	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/core/trace"
+)
+
+// gpuView is what berth gpus shows: every GPU, those that a filter selects, or counts of them.
+type gpuView struct {
+	summary, free, unhealthy bool
+	groupBy                  string
+}
+
+func (v *gpuView) bind(flags *pflag.FlagSet) {
+	flags.BoolVar(&v.summary, "summary", false, "print one screen: the GPUs by model, resource and namespace, and their problems")
+	flags.BoolVar(&v.free, "free", false, "list only GPUs and MIG devices that can be allocated now")
+	flags.BoolVar(&v.unhealthy, "unhealthy", false, "list only GPUs and MIG devices that are not healthy")
+	flags.StringVar(&v.groupBy, "group-by", "", "print a row for each "+strings.Join(fleet.Properties(), ", ")+" instead of each GPU")
+}
+
+func (v *gpuView) check() error {
+	var given []string
+	for flag, set := range map[string]bool{"--summary": v.summary, "--free": v.free, "--unhealthy": v.unhealthy, "--group-by": v.groupBy != ""} {
+		if set {
+			given = append(given, flag)
+		}
+	}
+	slices.Sort(given)
+	if len(given) > 1 {
+		return usagef("%s: want one of them", strings.Join(given, " "))
+	}
+	if v.groupBy != "" && !slices.Contains(fleet.Properties(), v.groupBy) {
+		return usagef("--group-by %s: want %s", v.groupBy, strings.Join(fleet.Properties(), ", "))
+	}
+	return nil
+}
+
+// counts reports whether the view is counts, not a list of GPUs.
+func (v *gpuView) counts() bool { return v.summary || v.groupBy != "" }
+
+// wantsPods reports whether the view shows what pods request.
+func (v *gpuView) wantsPods() bool {
+	return v.summary || v.groupBy == fleet.ByNamespace || v.groupBy == fleet.ByResource
+}
+
+// filter returns the GPUs that the view lists.
+func (v *gpuView) filter(items []v1alpha1.GPUListItem) []v1alpha1.GPUListItem {
+	switch {
+	case v.free:
+		return fleet.Free(items)
+	case v.unhealthy:
+		return fleet.Unhealthy(items)
+	}
+	return items
+}
+
+// table prints the GPUs that the view lists.
+func (v *gpuView) table(w io.Writer, list *v1alpha1.GPUList, view *print.Flags) error {
+	none := map[bool]string{v.free: "no GPU is free", v.unhealthy: "all GPUs are healthy"}[true]
+	if len(list.Items) == 0 && none != "" && !view.RowsOnly() {
+		_, err := fmt.Fprintln(w, none)
+		return errors.Join(err, notReadTable(w, list.NotRead))
+	}
+	return gpuTable(w, list, view)
+}
+
+// print prints the counts.
+func (v *gpuView) print(ctx context.Context, from *sources, w io.Writer, out *output, nodes []v1alpha1.GPUNode, unread []trace.Unread) error {
+	in := &fleet.Input{Nodes: nodes}
+	if v.wantsPods() {
+		requests, err := requestedBy(ctx, from, nodes)
+		if err != nil {
+			unread = append(unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec, Path: "pods"}, Why: err.Error()})
+		}
+		in.Requests = requests
+	}
+	var notRead []v1alpha1.TraceNotRead
+	for _, one := range unread {
+		notRead = append(notRead, v1alpha1.TraceNotRead{TraceSource: sourceObject(one.Source), Why: one.Why})
+	}
+	screen := term.Of(w, os.Getenv)
+	if v.summary {
+		summary := fleet.Summarize(in)
+		summary.NotRead = notRead
+		return out.print(w, summary, func(w io.Writer) error { return fleet.WriteSummary(w, summary, screen) })
+	}
+	list := &v1alpha1.GPUGroupList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUGroupList), By: v.groupBy, Items: fleet.Groups(in, v.groupBy), NotRead: notRead}
+	total := 0
+	for i := range nodes {
+		total += len(nodes[i].Status.Devices)
+	}
+	return out.Print(w, list, print.Of(list.Items, func(g *v1alpha1.GPUGroup) string { return v.groupBy + "/" + g.Name }), func(w io.Writer) error {
+		if err := fleet.WriteGroups(w, list, total, screen); err != nil {
+			return err
+		}
+		return notReadTable(w, notRead)
+	})
+}
+
+// requestedBy returns what the pods of the cluster request of the resources that the nodes advertise. Without an API server, or where this
+// machine's own sources were read, there are no pods to count.
+func requestedBy(ctx context.Context, from *sources, nodes []v1alpha1.GPUNode) ([]fleet.Request, error) {
+	api, _ := from.api()
+	if api == nil || slices.ContainsFunc(localFlags(), from.flags.Changed) {
+		return nil, nil
+	}
+	offered := offeredBy(nodes)
+	counts := map[[2]string]int64{}
+	err := api.EachPod(ctx, func(pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			return
+		}
+		for name, count := range resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{}) {
+			if offered[string(name)] {
+				counts[[2]string{pod.Namespace, string(name)}] += count.Value()
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("what pods request is not known: %w", err)
+	}
+	requests := []fleet.Request{}
+	for key, count := range counts {
+		requests = append(requests, fleet.Request{Namespace: key[0], Resource: key[1], Count: count})
+	}
+	return requests, nil
+}

@@ -1,0 +1,140 @@
+package topview
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/term"
+)
+
+const gib = 1 << 30
+
+func held(namespace, name string) v1alpha1.PodSample {
+	return v1alpha1.PodSample{Namespace: namespace, Pod: name, Container: "main", Held: true}
+}
+
+// node is a node with a GPU that is busy, one that is held and idle, one with a MIG device, and one that does not respond.
+func node(name string) *v1alpha1.GPUSamples {
+	return &v1alpha1.GPUSamples{Node: name, Items: []v1alpha1.GPUSample{
+		{
+			UUID: name + "-0", Index: 0, Product: "H100", Health: "Healthy", Utilization: new(0.5), TemperatureCelsius: new(60.0), PowerWatts: new(500.0),
+			GPUSampleUse: v1alpha1.GPUSampleUse{MemoryBytes: new(80.0 * gib), MemoryUsedBytes: new(20.0 * gib), Pods: []v1alpha1.PodSample{held("ml", "train")}},
+		},
+		{
+			UUID: name + "-1", Index: 1, Product: "H100", Health: "Degraded (ROW_REMAP)", Utilization: new(0.0), TemperatureCelsius: new(40.0), PowerWatts: new(90.0),
+			GPUSampleUse: v1alpha1.GPUSampleUse{MemoryBytes: new(80.0 * gib), MemoryUsedBytes: new(0.0), Pods: []v1alpha1.PodSample{held("dev", "notebook")}},
+		},
+		{
+			UUID: name + "-2", Index: 2, Product: "H200", Health: "Healthy", Partitioned: true,
+			Devices: []v1alpha1.MIGSample{{UUID: name + "-m", Profile: "1g.10gb", Health: "Healthy", GPUSampleUse: v1alpha1.GPUSampleUse{
+				Active: new(0.9), MemoryUsedBytes: new(5.0 * gib), Pods: []v1alpha1.PodSample{held("ml", "infer")},
+			}}},
+		},
+		{UUID: name + "-3", Index: 3, Product: "H200", Health: "Gone (GPU_LOST)"},
+	}}
+}
+
+func TestOrderOfGPUs(t *testing.T) {
+	tests := map[string][]string{
+		"":        {"0", "1", "2", "2:0", "3"},
+		"index":   {"0", "1", "2", "2:0", "3"},
+		"health":  {"3", "1", "0", "2", "2:0"},
+		"held-by": {"1", "2", "2:0", "0", "3"},
+		"util":    {"0", "1", "2", "2:0", "3"},
+		"memory":  {"0", "2", "2:0", "1", "3"},
+		"temp":    {"0", "1", "2", "2:0", "3"},
+		"power":   {"0", "1", "2", "2:0", "3"},
+		"model":   {"0", "1", "2", "2:0", "3"},
+	}
+	for _, key := range append(Keys(), "") {
+		t.Run(key, func(t *testing.T) {
+			var got []string
+			for _, row := range (&View{SortBy: key}).layout([]*v1alpha1.GPUSamples{node("a")}).Rows {
+				got = append(got, row[0].Text)
+			}
+			if diff := cmp.Diff(tests[key], got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodes(t *testing.T) {
+	idle := &v1alpha1.GPUSamples{Node: "b", Items: []v1alpha1.GPUSample{{UUID: "b-0", Product: "L4", Health: "Healthy", Utilization: new(0.7), TemperatureCelsius: new(90.0)}}}
+	away := &v1alpha1.GPUSamples{Node: "c"}
+	all := []*v1alpha1.GPUSamples{away, node("a"), idle}
+	var text strings.Builder
+	if err := (&View{}).Write(&text, all, term.Output{}); err != nil {
+		t.Fatal(err)
+	}
+	want := `NODE   GPUS   HEALTH                    HELD BY           UTIL         MEMORY   TEMP   POWER   MODEL
+a         4   Gone (GPU_LOST), 2 of 4   3 of 4: ml, dev    25%   25.0/160 GiB   60 C   590 W   H100, H200
+b         1   Healthy                   -                  70%              -   90 C       -   L4
+c         0   Healthy                   -                    -              -      -       -
+`
+	if diff := cmp.Diff(want, text.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	all[1].Items[0].Pods[0].Processes = new(2)
+	all[1].Items[2].Devices[0].Pods[0].Processes = new(3)
+	var processes []string
+	for _, row := range (&View{Processes: true}).layout(all).Rows {
+		processes = append(processes, row[4].Text)
+	}
+	if diff := cmp.Diff([]string{"5", "-", "-"}, processes); diff != "" {
+		t.Errorf("processes (-want +got):\n%s", diff)
+	}
+	orders := map[string]string{"index": "abc", "health": "abc", "held-by": "abc", "util": "bac", "memory": "abc", "temp": "bac", "power": "abc", "model": "cab"}
+	for _, key := range Keys() {
+		got := ""
+		for _, row := range (&View{SortBy: key}).layout(all).Rows {
+			got += row[0].Text
+		}
+		if got != orders[key] {
+			t.Errorf("sorted by %s: got %s, want %s", key, got, orders[key])
+		}
+	}
+}
+
+func TestColours(t *testing.T) {
+	rows := (&View{}).layout([]*v1alpha1.GPUSamples{node("a")}).Rows
+	got := map[string]term.Colour{}
+	for _, row := range rows {
+		got[row[0].Text+" health"], got[row[0].Text+" util"] = row[1].Colour, row[3].Colour
+	}
+	want := map[string]term.Colour{
+		"0 health": term.Plain, "0 util": term.Plain, "1 health": term.Warn, "1 util": term.Warn, "2 health": term.Plain, "2 util": term.Plain,
+		"2:0 health": term.Plain, "2:0 util": term.Plain, "3 health": term.Bad, "3 util": term.Plain,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	history := &History{}
+	one := node("a")
+	for i := range historyColumns + 3 {
+		one.Items[0].Utilization = new(float64(i%2) * 0.99)
+		history.Add([]*v1alpha1.GPUSamples{one})
+	}
+	tests := map[string]string{"a-0": strings.Repeat("█▁", historyColumns/2), "a-3": strings.Repeat("·", historyColumns), "": ""}
+	for key, want := range tests {
+		if got := history.line(key); got != want {
+			t.Errorf("%q: got %q, want %q", key, got, want)
+		}
+	}
+	one.Items = slices.Delete(one.Items, 0, 1)
+	history.Add([]*v1alpha1.GPUSamples{one})
+	if got := history.line("a-0"); got != "" {
+		t.Errorf("a GPU that is gone has the history %q", got)
+	}
+	history.Add([]*v1alpha1.GPUSamples{one, node("b")})
+	if got, want := history.line("b"), strings.Repeat(" ", historyColumns-1)+"▃"; got != want {
+		t.Errorf("of a node: got %q, want %q", got, want)
+	}
+}
