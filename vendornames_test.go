@@ -27,10 +27,11 @@ var vendorNames = regexp.MustCompile(`nvidia|NVIDIA|NVML|\bXID|libnvidia`)
 var vendorNamesAllowed = []struct{ file, pattern, reason string }{
 	{"internal/core/trace/evidence.go", `NVML`, "the published name of the source of the hardware's facts in the output of berth trace"},
 	{"internal/node/metrics/berth.go", `XIDs that .*|XID`, "the published metric of XIDs"},
-	{"internal/node/metrics/dcgm.go", `Last XID .*|XID|XIDCount`, "dcgm-exporter's published names, for vendors whose traits say that they have them"},
+	{"internal/node/metrics/dcgm.go", `XIDCount`, "dcgm-exporter's published names, for vendors whose traits say that they have them"},
+	{"internal/node/metrics/dcgm_xids.go", `XID|XIDCount|XIDWindow`, "dcgm-exporter's published names, for vendors whose traits say that they have them"},
 	{"internal/node/agent/agent.go", `XIDs`, "the counts behind the published metric of XIDs"},
 	{"internal/node/agent/metricsync/metricsync.go", `XIDs?|XIDCount`, "the counts behind the published metric of XIDs"},
-	{"internal/node/agent/metricsync/xids.go", `XIDs?|XIDCount`, "the counts behind the published metric of XIDs"},
+	{"internal/node/agent/metricsync/xids.go", `XIDs?|XIDCount|XIDWindow`, "the counts behind the published metric of XIDs"},
 	{"internal/node/metrics/input.go", `XIDs?|XIDCount`, "the count behind the published metric of XIDs"},
 }
 

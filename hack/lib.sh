@@ -78,13 +78,14 @@ has_cni() {
 	return 1
 }
 
-# find_missing puts the Debian packages of the programs that a sandbox lacks into missing_packages.
+# find_missing TARGET puts the Debian packages of the programs that a sandbox lacks into missing_packages. The tests open pages with Chromium.
 missing_packages=()
 find_missing() {
 	missing_packages=()
 	command -v runc >/dev/null || missing_packages+=(runc)
 	has_cni || missing_packages+=(containernetworking-plugins)
 	command -v ip >/dev/null || missing_packages+=(iproute2)
+	[ "$1" = demo ] || command -v chromium >/dev/null || missing_packages+=(chromium fonts-dejavu-core)
 }
 
 # check_sandbox TARGET fills sandbox_reasons: why a sandbox cannot run here, empty when it can.
@@ -98,13 +99,13 @@ check_sandbox() {
 		return 0
 	fi
 	is_root || sandbox_reasons+=("not root: the sandbox mounts, makes device nodes and cgroups (try: sudo make $1)")
-	find_missing
+	find_missing "$1"
 	[ ${#missing_packages[@]} != 0 ] || return 0
 	if ! install_packages "${missing_packages[@]}"; then
 		sandbox_reasons+=("$install_error")
 		return 0
 	fi
-	find_missing
+	find_missing "$1"
 	[ ${#missing_packages[@]} = 0 ] || sandbox_reasons+=("still missing after apt-get install: ${missing_packages[*]}")
 }
 

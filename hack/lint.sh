@@ -11,7 +11,7 @@ unformatted=$(gofmt -l $(git ls-files '*.go' | grep -v zz_generated))
 [ -z "$unformatted" ] || fail "not gofmt'ed: $unformatted (run gofmt -w on them)"
 mkdir -p "$BIN"
 go build -C hack/berthlint -o "$berthlint" .
-for module in . kube kube/helm hack/berthlint hack/images; do
+for module in . kube kube/helm kube/promql hack/berthlint hack/images; do
 	say "vet and berthlint in $module"
 	# The embedded Kubernetes (kube/cmd/hyperkube) is left out: one file, an hour of other people's types.
 	packages=$(go list -C "$module" ./... | grep -v /cmd/hyperkube)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What is published of a version, into DIST (by default dist/): the command line, the images with their bills of materials and their
-# digests, the chart, install.yaml (the same without Helm), and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in the images' names.
+# digests, the chart, install.yaml (the same without Helm), what krew installs "kubectl berth" from if the version is a semantic one, and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in
+# the images' names, DOWNLOADS is the address below which krew finds the archive.
 source "$(dirname "$0")/lib.sh"
 DIST=${DIST:-$PWD/dist}
 changed=$(git status --porcelain) || fail "not a Git tree: a release names the commit that it is made of"
@@ -23,6 +24,11 @@ done
 hack/build.sh chart "$work/chart" "$version" "${REGISTRY:-berth.dev}"
 mv "$work"/chart/* "$work"
 rmdir "$work/chart"
+# krew takes only semantic versions.
+case $version in v[0-9]*.[0-9]*.[0-9]*)
+	go run ./hack/krew -version "$version" -base "${DOWNLOADS:-https://github.com/berth-gpu/berth/releases/download}/$version" -out "$work" "$platform=$BIN/berth" >/dev/null
+	;;
+esac
 (cd "$work" && sha256sum -- * >SHA256SUMS)
 mkdir -p "$DIST"
 rm -rf "${DIST:?}/$version"

@@ -15,7 +15,7 @@ import (
 
 // machine is a fake machine for the scripts: the only programs on its PATH are fakes and the basic tools in basics.
 type machine struct {
-	Installed    bool     // runc, ip and the CNI plugins are there from the start
+	Installed    bool     // runc, ip, chromium and the CNI plugins are there from the start
 	CannotFetch  bool     // apt-get fails
 	NoPackages   bool     // no apt-get: not Debian
 	NotRoot      bool     //
@@ -78,7 +78,7 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	if m.NotRoot {
 		id = "1000"
 	}
-	install := `for p in runc ip; do printf '#!/bin/sh\n' >"` + bin + `/$p"; ` + filepathChmod + ` +x "` + bin + `/$p"; done; for p in bridge host-local loopback; do : >"` + root + `/cni/$p"; done; : >"` + root + `/installed"`
+	install := `for p in runc ip chromium; do printf '#!/bin/sh\n' >"` + bin + `/$p"; ` + filepathChmod + ` +x "` + bin + `/$p"; done; for p in bridge host-local loopback; do : >"` + root + `/cni/$p"; done; : >"` + root + `/installed"`
 	write(filepath.Join(bin, "id"), "echo "+id)
 	write(filepath.Join(bin, "uname"), "echo Linux")
 	write(filepath.Join(bin, "gcc"), `while [ $# != 0 ]; do [ "$1" != -o ] || : >"$2"; shift; done`)
