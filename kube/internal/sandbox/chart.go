@@ -50,9 +50,10 @@ func (c *Cluster) MachineValues() map[string]any {
 		"mps":       program(),
 		"operator":  map[string]any{},
 		"scheduler": map[string]any{},
+		"web":       map[string]any{},
 	}
 	if c.snapshot().APINodes > 0 {
-		for _, name := range []string{"agent", "mps", "operator", "scheduler"} {
+		for _, name := range []string{"agent", "mps", "operator", "scheduler", "web"} {
 			values[name].(map[string]any)["affinity"] = realNodesOnly()
 		}
 	}

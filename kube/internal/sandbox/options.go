@@ -26,6 +26,8 @@ const (
 	OperatorImage = "berth.dev/berth-operator:dev"
 	// SchedulerImage is the scheduler's.
 	SchedulerImage = "berth.dev/berth-scheduler:dev"
+	// WebImage is the one of the page, that of the command line.
+	WebImage = "berth.dev/berth:dev"
 )
 
 // Options are the arguments of [Up].

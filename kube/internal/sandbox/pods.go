@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/berth-gpu/berth/hack/images/image"
@@ -76,6 +78,33 @@ func (c *Cluster) ExecInPod(ctx context.Context, ns, pod, container string, cmd 
 		return out.String(), errOut.String(), fmt.Errorf("exec %v in pod %s/%s: %w: %s", cmd, ns, pod, err, bytes.TrimSpace(errOut.Bytes()))
 	}
 	return out.String(), errOut.String(), nil
+}
+
+// ForwardPort forwards a port of this machine to one of a pod's loopback address until ctx ends, as kubectl port-forward does. It returns
+// the address on this machine.
+func (c *Cluster) ForwardPort(ctx context.Context, ns, pod string, port int) (string, error) {
+	address := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(ns).Name(pod).SubResource("portforward").URL()
+	dialer, err := portforward.NewSPDYOverWebsocketDialer(address, c.config)
+	if err != nil {
+		return "", fmt.Errorf("forward a port to pod %s/%s: %w", ns, pod, err)
+	}
+	ready := make(chan struct{})
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", port)}, ctx.Done(), ready, io.Discard, io.Discard)
+	if err != nil {
+		return "", fmt.Errorf("forward a port to pod %s/%s: %w", ns, pod, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- forwarder.ForwardPorts() }()
+	select {
+	case err := <-ended:
+		return "", fmt.Errorf("forward a port to pod %s/%s: %w", ns, pod, err)
+	case <-ready:
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil {
+		return "", fmt.Errorf("forward a port to pod %s/%s: %w", ns, pod, err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", ports[0].Local), nil
 }
 
 // PodLogs returns what a container has printed.

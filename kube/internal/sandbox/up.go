@@ -300,7 +300,7 @@ func (c *Cluster) makeImages(o Options) error {
 			return image.Make(WorkloadImage, image.Spec{Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}})
 		},
 	}
-	for program, name := range map[string]string{"berth-agent": AgentImage, "berth-operator": OperatorImage, "berth-scheduler": SchedulerImage} {
+	for program, name := range map[string]string{"berth-agent": AgentImage, "berth-operator": OperatorImage, "berth-scheduler": SchedulerImage, "berth": WebImage} {
 		layout := shippedImage(c.state.Bin, program)
 		// Those that are needed were checked; the others are there for a test that installs Berth itself.
 		if !o.hasHardware() || !isDir(layout) {

@@ -56,6 +56,15 @@ func TestInstallGate(t *testing.T) {
 
 // gateOf returns the gate of a node; nil while it has none.
 func (g *gated) gateOf(ctx context.Context, node string) (*v1alpha1.GateStatus, error) {
+	typed, err := g.gpuNode(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return typed.Status.Gate, nil
+}
+
+// gpuNode returns the GPUNode of a node.
+func (g *gated) gpuNode(ctx context.Context, node string) (*v1alpha1.GPUNode, error) {
 	object, err := g.api.Resource(gpuNodes()).Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
@@ -64,7 +73,7 @@ func (g *gated) gateOf(ctx context.Context, node string) (*v1alpha1.GateStatus, 
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 		return nil, err
 	}
-	return typed.Status.Gate, nil
+	return typed, nil
 }
 
 // waitGate waits until the gate of a node has a state and a code.

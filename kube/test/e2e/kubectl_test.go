@@ -217,7 +217,7 @@ func (k *standIn) create() *cobra.Command {
 	}}
 }
 
-// change is label or annotate: it sets or removes some values of namespaces or pods, one object after another as kubectl does.
+// change is label or annotate: it sets or removes some values of namespaces, nodes or pods, one object after another as kubectl does.
 func (k *standIn) change(verb, field string) *cobra.Command {
 	var selector string
 	use := verb + " RESOURCE [NAME...] KEY=VALUE...|KEY-..."
@@ -253,10 +253,12 @@ func (k *standIn) change(verb, field string) *cobra.Command {
 			switch args[0] {
 			case "namespace":
 				_, err = core.Namespaces().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+			case "node":
+				_, err = core.Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 			case "pods":
 				_, err = core.Pods(k.namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 			default:
-				err = errors.New("only namespaces and pods")
+				err = errors.New("only namespaces, nodes and pods")
 			}
 			if err != nil {
 				return fmt.Errorf("%s %s %s: %w", verb, args[0], name, err)

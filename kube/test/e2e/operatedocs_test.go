@@ -27,6 +27,7 @@ import (
 const (
 	installDocument = "docs/install.md"
 	operateDocument = "docs/operate.md"
+	howToDocument   = "docs/howto.md"
 )
 
 // documented is a command of a document.
@@ -100,8 +101,60 @@ func documentedSections() []documentedSection {
 			{command: "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values", want: deployed},
 			{command: "helm rollback berth --namespace berth-system", want: rolled},
 		}},
+		{howToDocument, "Share a GPU", []documented{
+			{command: "berth values check docs/examples/values-shared.yaml", before: waitValidated, want: `^the chart accepts these values\n$`},
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --values docs/examples/values-shared.yaml", want: deployed},
+			{command: "kubectl apply -f docs/examples/shared.yaml", before: waitShared},
+			{command: "berth trace shared", before: waitRuns("shared"), want: `nvidia\.com/gpu\.shared`},
+		}},
+		{howToDocument, "Partition a GPU", []documented{
+			{command: "berth mig layouts node-0", before: endPod("shared"), want: `(?m)^all-balanced `},
+			{command: "berth mig plan node-0 all-balanced", want: `1g\.5gb`},
+			{command: "berth mig apply node-0 all-balanced", want: `1g\.5gb`},
+			{command: "berth mig apply node-0 all-disabled", want: `all-disabled`},
+			{command: "kubectl label node node-0 nvidia.com/mig.config-"},
+		}},
+		{howToDocument, "Scrape the metrics", []documented{
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set podMonitor.enabled=true --set alerts.enabled=true " +
+				"--set dashboard.enabled=true", skip: "needs the definitions of the Prometheus operator"},
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set configs.default.dcgmNames=true", want: deployed},
+			{command: "kubectl -n berth-system rollout restart daemonset berth-agent", skip: "the test's kubectl has no rollout; the next command starts the agents again too"},
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set-file agent.dcgmCounters=docs/examples/dcgm-counters.csv", want: deployed},
+		}},
+		{howToDocument, "See a large cluster on one screen", []documented{
+			{command: "berth gpus --summary", before: waitRestarted, want: `(?m)^nvidia\.com/gpu +7 `},
+			{command: "berth gpus --group-by namespace", want: `^(NAMESPACE |no namespace holds or requests GPUs\n$)`},
+			{command: "berth gpus --free", want: `(?m)^node-0 .* Healthy `},
+			{command: "berth gpus --unhealthy", want: `^all GPUs are healthy\n$`},
+			{command: "berth top --sort-by util", want: `(?m)^0 +Healthy `},
+		}},
+		{howToDocument, "Look at a page", []documented{
+			{command: "berth web", skip: "serves until it is interrupted; TestWebPage opens it"},
+			{command: "berth web -o json", want: `"kind": "Board"`},
+			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set web.enabled=true", want: deployed},
+			{command: "kubectl -n berth-system port-forward deployment/berth-web 8088", skip: "serves until it is interrupted; TestWebPage forwards a port to the page"},
+			{command: "kubectl create token default -n ml", skip: "the test's kubectl has no tokens; TestWebPage signs in with one"},
+		}},
+		{howToDocument, "Read the health of GPUs", []documented{
+			{command: "berth gpus", want: `(?m)^node-0 .* Healthy `},
+			{command: "berth doctor node-0", before: removeCounters, want: `no problem`},
+			{command: "kubectl get gpunodes", want: `(?m)^node-0 `},
+		}},
+		{howToDocument, "Select, sort and print", []documented{
+			{command: "berth gpus -n default -o wide", want: `(?m)^(NODE|no GPUs)`},
+			{command: "berth gpus -l kubernetes.io/os=linux -o name", want: `(?m)^gpu/GPU-`},
+			{command: "berth gpus --sort-by=.uuid -o custom-columns=NODE:.node,GPU:.uuid,HEALTH:.health.state", want: `(?m)^node-0 +GPU-.* Healthy$`},
+		}},
+		{howToDocument, "Reset a GPU", []documented{
+			{command: "berth reset 3 --wait 10m", skip: "runs on the node as root; TestReset runs it"},
+		}},
+		{howToDocument, "Debug a pod that waits", []documented{
+			{command: "kubectl apply -f docs/examples/nine-gpus.yaml"},
+			{command: "berth why nine-gpus", want: `9`},
+			{command: "berth status", want: `(?m)^node-0 `},
+		}},
 		{operateDocument, "The gate", []documented{
-			{command: "berth status", before: waitValidated, want: validated},
+			{command: "berth status", before: endPod("nine-gpus"), want: validated},
 			{command: "kubectl get nodeoperations", before: holdNode, want: `(?m)^validate-node-0 +node-0 `},
 			{command: "kubectl -n berth-system get pods -l berth.dev/validation=node", want: `(?m)^berth-.* Pending `},
 		}},
@@ -142,7 +195,7 @@ func substitutions() *strings.Replacer {
 // TestOperateDocsCommands compares the commands of the documents with those that TestOperateDocs runs or leaves out: a command that is
 // written to a document has to be put here too.
 func TestOperateDocsCommands(t *testing.T) {
-	for _, document := range []string{installDocument, operateDocument} {
+	for _, document := range []string{installDocument, operateDocument, howToDocument} {
 		text, err := os.ReadFile(repository(document))
 		if err != nil {
 			t.Fatal(err)
@@ -187,7 +240,7 @@ func commandsOf(text string) map[string][]string {
 
 // TestOperateDocs runs the commands of the documents as they are written there, with bash, on a cluster that has nothing of Berth.
 func TestOperateDocs(t *testing.T) {
-	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: profileName(), NoAgent: true})
+	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: "a100x8-40g", NoAgent: true})
 	api, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -304,6 +357,88 @@ func removeRelease(t *testing.T, g *documentCluster) {
 func waitValidated(t *testing.T, g *documentCluster) {
 	t.Helper()
 	g.waitGate(t, g.Nodes()[0].Name(), v1alpha1.GateValidated, "", time.Minute)
+}
+
+// waitRestarted waits until an agent runs that uses all settings.
+func waitRestarted(t *testing.T, g *documentCluster) {
+	t.Helper()
+	waitUntil(t, time.Minute, "no setting waits for a restart of the agent", func(ctx context.Context) error {
+		node, err := g.gpuNode(ctx, g.Nodes()[0].Name())
+		if err != nil {
+			return err
+		}
+		for i := range node.Status.Problems {
+			if p := &node.Status.Problems[i]; p.Code == "CONFIG_RESTART" {
+				return errors.New(p.Message)
+			}
+		}
+		return nil
+	})
+}
+
+// removeCounters removes the list of DCGM's fields. It names some that the node's GPUs do not have, which berth doctor finds, with exit code
+// 1, as soon as the agent has measured twice.
+func removeCounters(t *testing.T, g *documentCluster) {
+	t.Helper()
+	if _, err := g.Helm(timeout(t, time.Minute), nil, "upgrade", "berth", g.ChartArchive(), "--namespace", agentNamespace, "--reuse-values", "--set", "agent.dcgmCounters="); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, time.Minute, "the agent runs without the list", func(ctx context.Context) error {
+		pods, err := g.Client().CoreV1().Pods(agentNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=berth-agent"})
+		if err != nil {
+			return err
+		}
+		set, err := g.Client().AppsV1().DaemonSets(agentNamespace).Get(ctx, "berth-agent", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s := set.Status; s.ObservedGeneration != set.Generation || s.UpdatedNumberScheduled != 1 || s.NumberAvailable != 1 || len(pods.Items) != 1 {
+			return fmt.Errorf("%d pods, and the DaemonSet is %+v", len(pods.Items), s)
+		}
+		node, err := g.gpuNode(ctx, g.Nodes()[0].Name())
+		if err != nil {
+			return err
+		}
+		if len(node.Status.Problems) > 0 {
+			return fmt.Errorf("problems: %+v", node.Status.Problems)
+		}
+		return nil
+	})
+}
+
+// waitShared waits until the node offers shares of a GPU.
+func waitShared(t *testing.T, g *documentCluster) {
+	t.Helper()
+	waitUntil(t, time.Minute, "the node offers shares", func(ctx context.Context) error {
+		node, err := g.Client().CoreV1().Nodes().Get(ctx, g.Nodes()[0].Name(), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if shares := node.Status.Allocatable["nvidia.com/gpu.shared"]; shares.Value() != 4 {
+			return fmt.Errorf("it offers %s", shares.String())
+		}
+		return nil
+	})
+}
+
+// waitRuns waits until a pod of an example runs.
+func waitRuns(name string) func(*testing.T, *documentCluster) {
+	return func(t *testing.T, g *documentCluster) {
+		t.Helper()
+		if _, err := g.WaitPhase(timeout(t, time.Minute), metav1.NamespaceDefault, name, corev1.PodRunning); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// endPod ends a pod of an example.
+func endPod(name string) func(*testing.T, *documentCluster) {
+	return func(t *testing.T, g *documentCluster) {
+		t.Helper()
+		if err := g.DeletePodAndWait(timeout(t, time.Minute), metav1.NamespaceDefault, name, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // cordon keeps pods of users and of validations away from the node, or no longer.
