@@ -376,8 +376,8 @@ func waitRestarted(t *testing.T, g *documentCluster) {
 	})
 }
 
-// removeCounters removes the list of DCGM's fields. It names some that the node's GPUs do not have, which berth doctor finds, with exit code
-// 1, as soon as the agent has measured twice.
+// removeCounters removes the list of DCGM's fields. It names some that the node's GPUs do not have, which berth doctor finds, with exit
+// code 1, as soon as the agent has measured twice.
 func removeCounters(t *testing.T, g *documentCluster) {
 	t.Helper()
 	if _, err := g.Helm(timeout(t, time.Minute), nil, "upgrade", "berth", g.ChartArchive(), "--namespace", agentNamespace, "--reuse-values", "--set", "agent.dcgmCounters="); err != nil {

@@ -234,8 +234,8 @@ func (s *webSite) viewerToken(t *testing.T) string {
 	return s.token(t, "looker")
 }
 
-// testRevoked: the API server does not accept the token of a deleted account, and nobody signs in with it. That a session then ends within a
-// minute is tested without a cluster (TestSession).
+// testRevoked: the API server does not accept the token of a deleted account, and nobody signs in with it. That a session then ends within
+// a minute is tested without a cluster (TestSession).
 func (s *webSite) testRevoked(t *testing.T) {
 	if status, body := s.post(t, "/sign-in", s.member); status != http.StatusSeeOther {
 		t.Fatalf("status %d: %s", status, body)
