@@ -78,7 +78,8 @@ has_cni() {
 	return 1
 }
 
-# find_missing TARGET puts the Debian packages of the programs that a sandbox lacks into missing_packages. The tests open pages with Chromium.
+# find_missing TARGET puts the Debian packages of the programs that a sandbox lacks into missing_packages. The tests open pages with Chromium, and run
+# the commands of the documents.
 missing_packages=()
 find_missing() {
 	missing_packages=()
@@ -86,6 +87,8 @@ find_missing() {
 	has_cni || missing_packages+=(containernetworking-plugins)
 	command -v ip >/dev/null || missing_packages+=(iproute2)
 	[ "$1" = demo ] || command -v chromium >/dev/null || missing_packages+=(chromium fonts-dejavu-core)
+	[ "$1" = demo ] || command -v jq >/dev/null || missing_packages+=(jq)
+	[ "$1" = demo ] || command -v python3 >/dev/null || missing_packages+=(python3)
 }
 
 # check_sandbox TARGET fills sandbox_reasons: why a sandbox cannot run here, empty when it can.

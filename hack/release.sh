@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What is published of a version, into DIST (by default dist/): the command line, the images with their bills of materials and their
-# digests, the chart, install.yaml (the same without Helm), what krew installs "kubectl berth" from if the version is a semantic one, and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in
+# digests, the chart, install.yaml (the same without Helm), the pages of the manual, what krew installs "kubectl berth" from if the version is a semantic one, and the checksums of all of these. The same commit gives the same bytes. The version is the Git tag; REGISTRY is in
 # the images' names, DOWNLOADS is the address below which krew finds the archive.
 source "$(dirname "$0")/lib.sh"
 DIST=${DIST:-$PWD/dist}
@@ -29,6 +29,9 @@ case $version in v[0-9]*.[0-9]*.[0-9]*)
 	go run ./hack/krew -version "$version" -base "${DOWNLOADS:-https://github.com/berth-gpu/berth/releases/download}/$version" -out "$work" "$platform=$BIN/berth" >/dev/null
 	;;
 esac
+go run ./hack/clidocs -man "$work/man/man1" -version "$version"
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --use-compress-program='gzip -n' -C "$work/man" -cf "$work/berth-$version-man.tar.gz" man1
+rm -r "$work/man"
 (cd "$work" && sha256sum -- * >SHA256SUMS)
 mkdir -p "$DIST"
 rm -rf "${DIST:?}/$version"

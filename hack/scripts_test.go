@@ -29,7 +29,7 @@ type machine struct {
 var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head", "sleep", "mv", "seq"}
 
 // jobs are the scripts that do long work; on a fake machine they only record their call.
-var jobs = []string{"build.sh", "lint.sh", "unit.sh", "fuzz.sh", "e2e.sh", "stop.sh"}
+var jobs = []string{"build.sh", "lint.sh", "unit.sh", "fuzz.sh", "e2e.sh", "demo.sh", "stop.sh"}
 
 // run runs a script of this folder on the machine. It returns stdout and stderr separately; calls are the jobs that the
 // script started, in order.
@@ -78,7 +78,7 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	if m.NotRoot {
 		id = "1000"
 	}
-	install := `for p in runc ip chromium; do printf '#!/bin/sh\n' >"` + bin + `/$p"; ` + filepathChmod + ` +x "` + bin + `/$p"; done; for p in bridge host-local loopback; do : >"` + root + `/cni/$p"; done; : >"` + root + `/installed"`
+	install := `for p in runc ip chromium jq python3; do printf '#!/bin/sh\n' >"` + bin + `/$p"; ` + filepathChmod + ` +x "` + bin + `/$p"; done; for p in bridge host-local loopback; do : >"` + root + `/cni/$p"; done; : >"` + root + `/installed"`
 	write(filepath.Join(bin, "id"), "echo "+id)
 	write(filepath.Join(bin, "uname"), "echo Linux")
 	write(filepath.Join(bin, "gcc"), `while [ $# != 0 ]; do [ "$1" != -o ] || : >"$2"; shift; done`)
@@ -222,7 +222,7 @@ func TestStagesAreTimed(t *testing.T) {
 		want      string // the lines after the first, without their seconds
 		code      int
 	}{
-		"passes": {"", "build, lint, unit tests, fuzzing, DRA slices, the scheduler's plugins, benchmark of the scheduler, a few nodes, kubelet's managers, end to end, in all", 0},
+		"passes": {"", "build, lint, unit tests, fuzzing, DRA slices, the scheduler's plugins, benchmark of the scheduler, a few nodes, kubelet's managers, demo, end to end, in all", 0},
 		"fails":  {`case "$*" in *devicemanager) exit 3 ;; esac`, "build, lint, unit tests, fuzzing, DRA slices, the scheduler's plugins, benchmark of the scheduler, a few nodes, kubelet's managers: failed, in all", 3},
 	}
 	row := regexp.MustCompile(`(?m)^ +\d+ s  (.*)$`)

@@ -30,5 +30,8 @@ timed "kubelet's managers" go test -C kube -count=1 -timeout 20m ./test/devicema
 SANDBOX=$(mktemp -d /tmp/berth-test.XXXXXX)
 export SANDBOX
 trap 'hack/stop.sh || true; rm -rf "$SANDBOX"; print_times' EXIT
+say "the demo"
+timed demo hack/demo.sh
+hack/stop.sh
 timed "end to end" hack/e2e.sh
 say "all tests passed"

@@ -1,9 +1,11 @@
-// Command clidocs writes docs/cli from the commands of berth, berth-agent and berth-operator: one page per command and an index.
+// Command clidocs writes docs/cli from the commands of berth, berth-agent and berth-operator: one page per command and an index. With -man it
+// writes the pages of the manual instead, which a release has.
 //
-// It must not be imported; go generate runs it, in its own directory.
+// It must not be imported; go generate runs it, in its own directory, and hack/release.sh with -man.
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +17,16 @@ import (
 const folder = "../../docs/cli"
 
 func main() {
-	if err := write(folder, pages(programs())); err != nil {
+	man := flag.String("man", "", "write the pages of the manual into this `directory`, and nothing else")
+	version := flag.String("version", "", "the version that the pages of the manual name")
+	flag.Parse()
+	err := error(nil)
+	if *man != "" {
+		err = writeMan(*man, *version)
+	} else {
+		err = write(folder, pages(programs()))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "clidocs:", err)
 		os.Exit(1)
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -62,42 +63,79 @@ func (k *standIn) mapper() (meta.RESTMapper, error) {
 	return restmapper.NewDiscoveryRESTMapper(groups), nil
 }
 
-// get prints the objects of a resource in the columns that the API server has for them.
+// get prints the objects of resources: in the columns that the API server has for them, or all of them with -o json.
 func (k *standIn) get() *cobra.Command {
-	var selector string
-	cmd := &cobra.Command{Use: "get RESOURCE", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
-		mapper, err := k.mapper()
-		if err != nil {
-			return err
+	var selector, output string
+	var all bool
+	cmd := &cobra.Command{Use: "get RESOURCE[,RESOURCE...]", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		var list metav1.List
+		list.APIVersion, list.Kind = "v1", "List"
+		for resource := range strings.SplitSeq(args[0], ",") {
+			path, err := k.path(resource, all)
+			if err != nil {
+				return err
+			}
+			request := k.Client().Discovery().RESTClient().Get().AbsPath(path).Param("labelSelector", selector)
+			if output == "" {
+				request.SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")
+			}
+			text, err := request.Do(cmd.Context()).Raw()
+			switch {
+			case err != nil:
+				return err
+			case output == "":
+				var table metav1.Table
+				if err := json.Unmarshal(text, &table); err != nil {
+					return err
+				}
+				if err := printTable(cmd.OutOrStdout(), &table); err != nil {
+					return err
+				}
+				continue
+			case output != "json":
+				return fmt.Errorf("-o %s: only json", output)
+			}
+			var objects unstructured.UnstructuredList
+			if err := objects.UnmarshalJSON(text); err != nil {
+				return err
+			}
+			for i := range objects.Items {
+				list.Items = append(list.Items, runtime.RawExtension{Object: &objects.Items[i]})
+			}
 		}
-		kind, err := mapper.KindFor(schema.GroupVersionResource{Resource: args[0]})
-		if err != nil {
-			return err
+		if output == "" {
+			return nil
 		}
-		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-		if err != nil {
-			return err
-		}
-		path := "/apis/" + kind.Group + "/" + kind.Version
-		if kind.Group == "" {
-			path = "/api/" + kind.Version
-		}
-		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-			path += "/namespaces/" + k.namespace
-		}
-		text, err := k.Client().Discovery().RESTClient().Get().AbsPath(path+"/"+mapping.Resource.Resource).Param("labelSelector", selector).
-			SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1").Do(cmd.Context()).Raw()
-		if err != nil {
-			return err
-		}
-		var table metav1.Table
-		if err := json.Unmarshal(text, &table); err != nil {
-			return err
-		}
-		return printTable(cmd.OutOrStdout(), &table)
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
 	}}
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "")
 	return cmd
+}
+
+// path returns where the API server has the objects of a resource, of all namespaces or of one.
+func (k *standIn) path(resource string, all bool) (string, error) {
+	mapper, err := k.mapper()
+	if err != nil {
+		return "", err
+	}
+	kind, err := mapper.KindFor(schema.GroupVersionResource{Resource: resource})
+	if err != nil {
+		return "", err
+	}
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return "", err
+	}
+	path := "/apis/" + kind.Group + "/" + kind.Version
+	if kind.Group == "" {
+		path = "/api/" + kind.Version
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && !all {
+		path += "/namespaces/" + k.namespace
+	}
+	return path + "/" + mapping.Resource.Resource, nil
 }
 
 func printTable(w io.Writer, table *metav1.Table) error {

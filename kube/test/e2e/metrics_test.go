@@ -211,16 +211,22 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 	})
 }
 
+// pretendCgroup2 returns a command that runs another one with a file of cgroup v2, where the machine has v1. Berth requires v2, and reports a
+// machine without it; these tests are about other findings.
+func pretendCgroup2(argv []string) []string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return argv
+	}
+	const pretend = `mount -t tmpfs none /sys/fs/cgroup && touch /sys/fs/cgroup/cgroup.controllers && exec "$@"`
+	return append([]string{"unshare", "--mount", "sh", "-c", pretend, "sh"}, argv...)
+}
+
 // inNode runs one of Berth's programs on the node, with the node's own files and sockets.
 func (r *rig) inNode(t testing.TB, code int, program string, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	argv := append([]string{filepath.Join(r.State().Bin, program)}, args...)
-	// Berth requires cgroup v2, and reports a machine without it. These tests are about other findings.
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
-		const pretend = `mount -t tmpfs none /sys/fs/cgroup && touch /sys/fs/cgroup/cgroup.controllers && exec "$@"`
-		argv = append([]string{"unshare", "--mount", "sh", "-c", pretend, "sh"}, argv...)
-	}
+	argv = pretendCgroup2(argv)
 	err := r.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut}, argv...)
 	var exit interface{ ExitCode() int }
 	got := 0

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -23,29 +27,13 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// The documents whose commands are run.
-const (
-	installDocument = "docs/install.md"
-	operateDocument = "docs/operate.md"
-	howToDocument   = "docs/howto.md"
-)
-
-// documented is a command of a document.
-type documented struct {
-	command string
-	// skip says why it is not run.
-	skip string
-	// before makes what the command needs, and the document does not make by a command.
-	before func(*testing.T, *documentCluster)
-	// want is a regular expression of what it prints.
-	want string
-}
-
 // documentCluster is the cluster on which the commands are run.
 type documentCluster struct {
 	*gated
 	// since is when the programs of the release began that runs now.
 	since time.Time
+	// dir is the directory in which the commands are run.
+	dir string
 }
 
 // checkRefused fails the test when the API server refused something to a program of the release.
@@ -54,188 +42,6 @@ func (g *documentCluster) checkRefused(t *testing.T) {
 	if found, err := denials(g.Cluster, g.since); err != nil || len(found) > 0 {
 		t.Errorf("the API server refused %d requests of Berth's programs, %v:\n%s", len(found), err, strings.Join(found, "\n"))
 	}
-}
-
-// documentedSection has the commands of a section of a document, in its order.
-type documentedSection struct {
-	document, title string
-	commands        []documented
-}
-
-const (
-	deployed  = `(?m)^STATUS: deployed$`
-	validated = `(?m)^node-0 +Validated `
-	rolled    = `Rollback was a success`
-	noNodes   = `the nodes of the sandbox have the images`
-)
-
-// documentedSections are all commands of the documents, in the order in which they are run: that of the documents, but for the removal,
-// which comes last.
-func documentedSections() []documentedSection {
-	return []documentedSection{
-		{installDocument, "Images", []documented{
-			{command: "docker login registry.example.com", skip: "needs a registry; TestInstallImages pushes and pulls with one"},
-			{command: "make push REGISTRY=registry.example.com/berth", skip: "needs a registry; TestInstallImages pushes and pulls with one"},
-			{command: "ctr -n k8s.io image import bin/images/berth-agent.tar", skip: noNodes + " by the same import"},
-			{command: "kubectl -n berth-system create secret docker-registry registry --docker-server=registry.example.com " +
-				"--docker-username=... --docker-password=...", skip: "needs a registry and its password"},
-		}},
-		{installDocument, "Releases", []documented{
-			{command: "cd dist/VERSION && sha256sum --check SHA256SUMS", skip: "needs a release"},
-		}},
-		{installDocument, "The chart", []documented{
-			{command: "helm install berth charts/berth --namespace berth-system --create-namespace --set image.registry=registry.example.com/berth", want: deployed},
-			{command: "berth status --wait 10m", want: validated},
-			{command: "berth values check my-values.yaml", want: `^the chart accepts these values\n$`},
-			{command: "helm install berth charts/berth --namespace berth-system --create-namespace --values my-values.yaml", before: removeRelease, want: deployed},
-		}},
-		{installDocument, "Configure", []documented{
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set configs.default.migStrategy=single", want: deployed},
-		}},
-		{installDocument, "The scheduler", []documented{
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set scheduler.enabled=true", want: deployed},
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set scheduler.replaceDefault=true --set scheduler.replicas=2",
-				skip: "the scheduler of the sandbox cannot be stopped"},
-		}},
-		{installDocument, "Upgrade and downgrade", []documented{
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values", want: deployed},
-			{command: "helm rollback berth --namespace berth-system", want: rolled},
-		}},
-		{howToDocument, "Share a GPU", []documented{
-			{command: "berth values check docs/examples/values-shared.yaml", before: waitValidated, want: `^the chart accepts these values\n$`},
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --values docs/examples/values-shared.yaml", want: deployed},
-			{command: "kubectl apply -f docs/examples/shared.yaml", before: waitShared},
-			{command: "berth trace shared", before: waitRuns("shared"), want: `nvidia\.com/gpu\.shared`},
-		}},
-		{howToDocument, "Partition a GPU", []documented{
-			{command: "berth mig layouts node-0", before: endPod("shared"), want: `(?m)^all-balanced `},
-			{command: "berth mig plan node-0 all-balanced", want: `1g\.5gb`},
-			{command: "berth mig apply node-0 all-balanced", want: `1g\.5gb`},
-			{command: "berth mig apply node-0 all-disabled", want: `all-disabled`},
-			{command: "kubectl label node node-0 nvidia.com/mig.config-"},
-		}},
-		{howToDocument, "Scrape the metrics", []documented{
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set podMonitor.enabled=true --set alerts.enabled=true " +
-				"--set dashboard.enabled=true", skip: "needs the definitions of the Prometheus operator"},
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set configs.default.dcgmNames=true", want: deployed},
-			{command: "kubectl -n berth-system rollout restart daemonset berth-agent", skip: "the test's kubectl has no rollout; the next command starts the agents again too"},
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set-file agent.dcgmCounters=docs/examples/dcgm-counters.csv", want: deployed},
-		}},
-		{howToDocument, "See a large cluster on one screen", []documented{
-			{command: "berth gpus --summary", before: waitRestarted, want: `(?m)^nvidia\.com/gpu +7 `},
-			{command: "berth gpus --group-by namespace", want: `^(NAMESPACE |no namespace holds or requests GPUs\n$)`},
-			{command: "berth gpus --free", want: `(?m)^node-0 .* Healthy `},
-			{command: "berth gpus --unhealthy", want: `^all GPUs are healthy\n$`},
-			{command: "berth top --sort-by util", want: `(?m)^0 +Healthy `},
-		}},
-		{howToDocument, "Look at a page", []documented{
-			{command: "berth web", skip: "serves until it is interrupted; TestWebPage opens it"},
-			{command: "berth web -o json", want: `"kind": "Board"`},
-			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set web.enabled=true", want: deployed},
-			{command: "kubectl -n berth-system port-forward deployment/berth-web 8088", skip: "serves until it is interrupted; TestWebPage forwards a port to the page"},
-			{command: "kubectl create token default -n ml", skip: "the test's kubectl has no tokens; TestWebPage signs in with one"},
-		}},
-		{howToDocument, "Read the health of GPUs", []documented{
-			{command: "berth gpus", want: `(?m)^node-0 .* Healthy `},
-			{command: "berth doctor node-0", before: removeCounters, want: `no problem`},
-			{command: "kubectl get gpunodes", want: `(?m)^node-0 `},
-		}},
-		{howToDocument, "Select, sort and print", []documented{
-			{command: "berth gpus -n default -o wide", want: `(?m)^(NODE|no GPUs)`},
-			{command: "berth gpus -l kubernetes.io/os=linux -o name", want: `(?m)^gpu/GPU-`},
-			{command: "berth gpus --sort-by=.uuid -o custom-columns=NODE:.node,GPU:.uuid,HEALTH:.health.state", want: `(?m)^node-0 +GPU-.* Healthy$`},
-		}},
-		{howToDocument, "Reset a GPU", []documented{
-			{command: "berth reset 3 --wait 10m", skip: "runs on the node as root; TestReset runs it"},
-		}},
-		{howToDocument, "Debug a pod that waits", []documented{
-			{command: "kubectl apply -f docs/examples/nine-gpus.yaml"},
-			{command: "berth why nine-gpus", want: `9`},
-			{command: "berth status", want: `(?m)^node-0 `},
-		}},
-		{operateDocument, "The gate", []documented{
-			{command: "berth status", before: endPod("nine-gpus"), want: validated},
-			{command: "kubectl get nodeoperations", before: holdNode, want: `(?m)^validate-node-0 +node-0 `},
-			{command: "kubectl -n berth-system get pods -l berth.dev/validation=node", want: `(?m)^berth-.* Pending `},
-		}},
-		{operateDocument, "Quotas", []documented{
-			{command: "kubectl label namespace team-a example.com/team=a", before: makeTeam},
-			{command: "kubectl apply -f docs/examples/gpuquota.yaml"},
-			{command: "kubectl get gpuquotas", before: useQuota, want: `(?m)^team-a +1 +[1-9]\d* +True `},
-			{command: "berth quota", want: quotaUsed},
-			{command: "berth quota -n team-a", want: quotaUsed},
-		}},
-		{installDocument, "Uninstall", []documented{
-			{command: "berth uninstall --all", want: `(?s)Go on\? \[y/N\].*\nBerth is removed; now run: helm uninstall berth -n berth-system\n$`},
-			{command: "helm uninstall berth --namespace berth-system", want: `release "berth" uninstalled`},
-		}},
-		{installDocument, "Without Helm", []documented{
-			{command: "helm template berth charts/berth --namespace berth-system > berth.yaml", before: removeNamespace},
-			{command: "kubectl create namespace berth-system"},
-			{command: "kubectl apply --server-side -f berth.yaml", want: `(?m)^daemonset.*/berth-agent serverside-applied$`},
-			{command: "berth status --wait 10m", want: validated},
-			{command: "berth uninstall --all", want: `(?s)Go on\? \[y/N\].*\nBerth is removed\n$`},
-			{command: "kubectl delete --ignore-not-found -f berth.yaml"},
-		}},
-	}
-}
-
-// quotaUsed is the row of the pod of useQuota.
-const quotaUsed = `(?m)^team-a +gpu-quota-team-a +team-a +requests\.nvidia\.com/gpu +1 +4 +user \(1\)$`
-
-// substitutions are what is written in place of something in the commands of the documents: the sandbox has no registry, and its nodes need
-// values of their own since they are not machines.
-func substitutions() *strings.Replacer {
-	return strings.NewReplacer(
-		" --set image.registry=registry.example.com/berth", " --set image.registry=berth.dev",
-		" berth charts/berth ", " berth charts/berth --values sandbox-values.yaml ",
-	)
-}
-
-// TestOperateDocsCommands compares the commands of the documents with those that TestOperateDocs runs or leaves out: a command that is
-// written to a document has to be put here too.
-func TestOperateDocsCommands(t *testing.T) {
-	for _, document := range []string{installDocument, operateDocument, howToDocument} {
-		text, err := os.ReadFile(repository(document))
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := commandsOf(string(text))
-		if len(found) < 2 {
-			t.Errorf("%s: only %d sections with commands", document, len(found))
-		}
-		for _, section := range documentedSections() {
-			if section.document != document {
-				continue
-			}
-			var listed []string
-			for _, c := range section.commands {
-				listed = append(listed, c.command)
-			}
-			if got := found[section.title]; !slices.Equal(got, listed) {
-				t.Errorf("%s, %q has the commands\n%s\nand the table of TestOperateDocs\n%s", document, section.title, strings.Join(got, "\n"), strings.Join(listed, "\n"))
-			}
-			delete(found, section.title)
-		}
-		for title, commands := range found {
-			t.Errorf("%s, %q: the table of TestOperateDocs does not have the commands\n%s", document, title, strings.Join(commands, "\n"))
-		}
-	}
-}
-
-// commandsOf returns the lines of the indented blocks of a document by the title of their section.
-func commandsOf(text string) map[string][]string {
-	found := map[string][]string{}
-	title := ""
-	for line := range strings.Lines(text) {
-		if m := regexp.MustCompile(`^#+ (.+)\n$`).FindStringSubmatch(line); m != nil {
-			title = m[1]
-		}
-		if command, ok := strings.CutPrefix(line, "    "); ok {
-			found[title] = append(found[title], strings.TrimSpace(command))
-		}
-	}
-	return found
 }
 
 // TestOperateDocs runs the commands of the documents as they are written there, with bash, on a cluster that has nothing of Berth.
@@ -248,6 +54,7 @@ func TestOperateDocs(t *testing.T) {
 	g := &documentCluster{gated: &gated{&installed{Cluster: c, gpus: int64(len(hardware(t, c.Nodes()[0].SimDir()).GPUs))}, api}}
 	before := g.everything(t)
 	shell := newDocumentShell(t, g.gated)
+	g.dir = shell.dir
 	for _, section := range documentedSections() {
 		for _, c := range section.commands {
 			if c.skip != "" {
@@ -257,7 +64,7 @@ func TestOperateDocs(t *testing.T) {
 			if c.before != nil {
 				c.before(t, g)
 			}
-			shell.run(t, section, c)
+			shell.run(t, &section, &c)
 		}
 	}
 	g.checkRefused(t)
@@ -274,25 +81,26 @@ func TestOperateDocs(t *testing.T) {
 
 // documentShell runs commands as a user does in the repository, who has the programs in the PATH.
 type documentShell struct {
-	dir string
-	env []string
+	node sandbox.Node
+	dir  string
+	env  []string
 }
 
 // newDocumentShell makes a folder with what the commands name: the chart, the documents, and values files.
 func newDocumentShell(t *testing.T, g *gated) *documentShell {
 	t.Helper()
-	s := &documentShell{dir: t.TempDir()}
+	s := &documentShell{node: g.Nodes()[0], dir: t.TempDir()}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	links := map[string]string{filepath.Join("bin", "kubectl"): self}
-	for _, name := range []string{"charts", "docs"} {
-		if links[name], err = filepath.Abs(repository(name)); err != nil {
+	for name, path := range map[string]string{"charts": "charts", "docs": "docs", "small.json": "internal/cluster/whatif/testdata/small.json"} {
+		if links[name], err = filepath.Abs(repository(path)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"berth", "helm"} {
+	for _, name := range []string{"berth", "berth-agent", "helm"} {
 		links[filepath.Join("bin", name)] = filepath.Join(g.State().Bin, name)
 	}
 	if err := os.Mkdir(filepath.Join(s.dir, "bin"), 0o755); err != nil {
@@ -309,31 +117,52 @@ func newDocumentShell(t *testing.T, g *gated) *documentShell {
 	}
 	for name, text := range map[string]string{
 		"sandbox-values.yaml": string(machine),
+		"nodes.csv":           "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,A100\nb,64000,262144,4,T4\n",
+		"pods.csv":            "name,cpu_milli,memory_mib,num_gpu,gpu_milli\nwhole,8000,16384,1,1000\nshare,2000,4096,1,500\n",
 		"my-values.yaml":      "operator:\n  labels: {example.com/team: a}\nconfigs:\n  default:\n    pollInterval: 7s\n",
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.env = append(os.Environ(), "PATH="+filepath.Join(s.dir, "bin")+":/usr/bin:/bin", "HOME="+s.dir, "KUBECONFIG="+g.KubeconfigPath(),
-		"HELM_CACHE_HOME="+s.dir+"/helm", "HELM_CONFIG_HOME="+s.dir+"/helm", "HELM_DATA_HOME="+s.dir+"/helm", envKubectl+"="+g.Dir())
+	s.env = append(os.Environ(), "PATH="+filepath.Join(s.dir, "bin")+":"+os.Getenv("PATH"), "HOME="+s.dir, "KUBECONFIG="+g.KubeconfigPath(),
+		"HELM_CACHE_HOME="+s.dir+"/helm", "HELM_CONFIG_HOME="+s.dir+"/helm", "HELM_DATA_HOME="+s.dir+"/helm", envKubectl+"="+g.Dir(),
+		"SIM="+s.node.SimDir())
 	return s
 }
 
 // run runs a command of a document. Where it asks, the answer is yes.
-func (s *documentShell) run(t *testing.T, section documentedSection, c documented) {
+func (s *documentShell) run(t *testing.T, section *documentedSection, c *documented) {
 	t.Helper()
 	began := time.Now()
-	cmd := exec.CommandContext(timeout(t, 3*time.Minute), "bash", "-c", substitutions().Replace(c.command))
-	cmd.Dir, cmd.Env, cmd.Stdin = s.dir, s.env, strings.NewReader("y\n")
-	out, err := cmd.CombinedOutput()
+	out, err := s.bash(timeout(t, 3*time.Minute), c.onNode, substitutions(s.dir).Replace(cmp.Or(c.as, c.command)))
 	if err != nil {
 		t.Fatalf("%s, %q: %s: %v\n%s", section.document, section.title, c.command, err, out)
 	}
-	if !regexp.MustCompile(c.want).Match(out) {
+	if !regexp.MustCompile(c.want).MatchString(out) {
 		t.Errorf("%s, %q: %s does not print %s:\n%s", section.document, section.title, c.command, c.want, out)
 	}
+	for _, line := range c.output {
+		if !slices.Contains(strings.Split(out, "\n"), line) {
+			t.Errorf("%s, %q: %s does not print the line\n%s\nof the document:\n%s", section.document, section.title, c.command, line, out)
+		}
+	}
 	t.Logf("%5.1f s  %s\n%s", time.Since(began).Seconds(), c.command, out)
+}
+
+// bash runs a command line, if wanted as root of the node.
+func (s *documentShell) bash(ctx context.Context, onNode bool, line string) (string, error) {
+	var out bytes.Buffer
+	if onNode {
+		argv := append([]string{"env", "--chdir=" + s.dir}, s.env...)
+		argv = pretendCgroup2(append(argv, "bash", "-c", line))
+		err := s.node.RunInside(ctx, sandbox.Streams{In: strings.NewReader("y\n"), Out: &out, Err: &out}, argv...)
+		return out.String(), err
+	}
+	cmd := exec.CommandContext(ctx, "bash", "-c", line)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.dir, s.env, strings.NewReader("y\n"), &out, &out
+	err := cmd.Run()
+	return out.String(), err
 }
 
 // removeRelease removes the release, since the document shows two ways to install. Helm removes the rights of the programs before they have
@@ -439,6 +268,95 @@ func endPod(name string) func(*testing.T, *documentCluster) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// removeDirectory removes a directory that commands before have made.
+func removeDirectory(name string) func(*testing.T, *documentCluster) {
+	return func(t *testing.T, g *documentCluster) {
+		t.Helper()
+		if err := os.RemoveAll(filepath.Join(g.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// unpartition has the node remove its MIG devices, and offer whole GPUs again.
+func unpartition(t *testing.T, g *documentCluster) {
+	t.Helper()
+	node, nodes := g.Nodes()[0].Name(), g.Client().CoreV1().Nodes()
+	for _, layout := range []string{`"all-disabled"`, "null"} {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, labelMIG, layout)
+		if _, err := nodes.Patch(t.Context(), node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		waitUntil(t, time.Minute, "the node offers whole GPUs", func(ctx context.Context) error {
+			node, err := nodes.Get(ctx, node, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if whole := node.Status.Allocatable[gpuResource]; whole.Value() != g.gpus-1 {
+				return fmt.Errorf("it offers %s", whole.String())
+			}
+			return nil
+		})
+	}
+}
+
+// trainNamespace is the namespace of the examples about pods that wait.
+const trainNamespace = "ml"
+
+// makeTrain makes what the examples about pods that wait name: a pod with a GPU, and a gang that needs more GPUs than are free, most of
+// which belongs to a Job.
+func makeTrain(t *testing.T, g *documentCluster) {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: trainNamespace}}
+	if _, err := g.Client().CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	notebook := podWithGPUs("notebook-7", 1)
+	notebook.Namespace = trainNamespace
+	startPod(t, g.Cluster, notebook)
+	member := podWithGPUs("train-0", 6)
+	member.Namespace, member.Spec.SchedulerName = trainNamespace, "berth-scheduler"
+	member.Labels = map[string]string{"berth.dev/pod-group": "train", "berth.dev/min-member": "3"}
+	if _, err := g.CreatePod(t.Context(), member); err != nil {
+		t.Fatal(err)
+	}
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "train", Namespace: trainNamespace},
+		Spec: batchv1.JobSpec{
+			Parallelism: new(int32(2)), Completions: new(int32(2)), CompletionMode: new(batchv1.IndexedCompletion),
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: member.Labels}, Spec: member.Spec},
+		},
+	}
+	if _, err := g.Client().BatchV1().Jobs(trainNamespace).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, time.Minute, "the members of the gang wait", func(ctx context.Context) error {
+		pods, err := g.Client().CoreV1().Pods(trainNamespace).List(ctx, metav1.ListOptions{LabelSelector: "berth.dev/pod-group"})
+		if err == nil && len(pods.Items) != 3 {
+			err = fmt.Errorf("there are %d", len(pods.Items))
+		}
+		return err
+	})
+}
+
+// removeTrain removes what makeTrain has made.
+func removeTrain(t *testing.T, g *documentCluster) {
+	t.Helper()
+	namespaces := g.Client().CoreV1().Namespaces()
+	if err := namespaces.Delete(t.Context(), trainNamespace, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, time.Minute, "the namespace is gone", func(ctx context.Context) error {
+		_, err := namespaces.Get(ctx, trainNamespace, metav1.GetOptions{})
+		if err == nil {
+			err = errors.New("it is there")
+		} else if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return err
+	})
 }
 
 // cordon keeps pods of users and of validations away from the node, or no longer.
