@@ -10,12 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/complete"
+	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
@@ -82,6 +84,36 @@ const mostNames = 1000
 const metadataOnly = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 
 func (r completionReader) Names(ctx context.Context, kind schema.GroupVersionResource, namespace string) ([]string, error) {
+	list, err := r.list(ctx, kind, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range list {
+		names = append(names, list[i].Name)
+	}
+	return names, nil
+}
+
+// Gangs implements [complete.Reader], by the labels and annotations of pods.
+func (r completionReader) Gangs(ctx context.Context, namespace string, withGroup bool) ([]string, error) {
+	pods, err := r.list(ctx, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range pods {
+		key, ok := gangview.KeyOf(&corev1.Pod{ObjectMeta: pods[i].ObjectMeta})
+		if ok && (!withGroup || key.Source != gangview.Labels) {
+			names = append(names, key.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// list reads the metadata of the objects of a kind, mostNames at most.
+func (r completionReader) list(ctx context.Context, kind schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
 	api, noAPI := r.from.api()
 	if api == nil {
 		return nil, fmt.Errorf("list %s: no API server: %s", kind.Resource, noAPI)
@@ -102,11 +134,7 @@ func (r completionReader) Names(ctx context.Context, kind schema.GroupVersionRes
 	if err := json.Unmarshal(text, &list); err != nil {
 		return nil, fmt.Errorf("list %s: %w", kind.Resource, err)
 	}
-	var names []string
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	return names, nil
+	return list.Items, nil
 }
 
 func (r completionReader) GPUs(ctx context.Context) ([]complete.GPU, error) {

@@ -49,6 +49,7 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 		Example: `  berth top                                 of this node
   berth top --interval 5s --sort-by util
   berth top node-0 --processes              from a laptop
+  berth top node-0 -o wide                  also the clock, the use of memory and of tensor cores, and the UUID
   berth top --sort-by health                of all nodes, from a laptop
   berth top node-0 -o json | jq '.items[] | select(.utilization < 0.1 and .pods != null) | .uuid'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,7 +73,7 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 				return usagef("--interval %v: want %v or more", interval, minInterval)
 			}
 			read = usedIn(read, from.connection.Chosen())
-			view.RowsOnly = out.RowsOnly()
+			view.RowsOnly, view.Wide = out.RowsOnly(), out.IsWide()
 			if out.IsTable() {
 				if tty := openTerminal(os.Stdin, deps.Out); tty != nil {
 					return topLive(cmd.Context(), tty, deps.Out, read, &view, interval)
@@ -88,7 +89,11 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 			}
 			object, rows := samplesObject(nodes, remote && len(args) != 1, unread)
 			return out.Print(deps.Out, object, rows, func(w io.Writer) error {
-				return view.Write(w, nodes, term.Of(w, os.Getenv))
+				written := term.Of(w, os.Getenv)
+				if view.Wide {
+					written.Columns = 0
+				}
+				return view.Write(w, nodes, written)
 			})
 		},
 	}
@@ -98,7 +103,7 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 	cmd.Flags().DurationVar(&interval, "interval", localInterval, "the time between two updates in a terminal (5s for other nodes)")
 	cmd.Flags().StringVar(&view.SortBy, "sort-by", "", "the column by which rows are sorted, what is highest or worst first: "+strings.Join(topview.Keys(), ", "))
 	cmd.Flags().BoolVar(&view.Processes, "processes", false, "print a row for each pod of a GPU with its processes; of several nodes how many each has")
-	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "uuid", Named: true, OwnSort: true})
+	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "uuid", Named: true, Wide: true, OwnSort: true})
 	return cmd
 }
 

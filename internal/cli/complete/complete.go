@@ -26,6 +26,8 @@ type Reader interface {
 	Kubeconfig() (*Kubeconfig, error)
 	// Names lists the names of the objects of a kind, of one namespace or, if it is empty, of the cluster.
 	Names(ctx context.Context, kind schema.GroupVersionResource, namespace string) ([]string, error)
+	// Gangs lists the names of the gangs of a namespace that its pods name: all, or those with a PodGroup.
+	Gangs(ctx context.Context, namespace string, withGroup bool) ([]string, error)
 	// GPUs lists the GPUs and MIG devices of the cluster, or of this machine.
 	GPUs(ctx context.Context) ([]GPU, error)
 	// AgentGPUs lists the GPUs of this node's agent.

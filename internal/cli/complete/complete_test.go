@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +42,10 @@ func (r *reader) Names(_ context.Context, kind schema.GroupVersionResource, name
 		"pods ml": {"train-1", "train-0", "notebook"}, "pods web": {"front"}, "namespaces ": {"ml", "tests", "web"},
 		"gpunodes ": {"node-0", "node-1"}, "resourceclaims ml": {"train"}, "resourceclaims web": {"other"}, "jobs ml": {"train"},
 	}[kind.Resource+" "+namespace], r.err
+}
+
+func (r *reader) Gangs(_ context.Context, namespace string, withGroup bool) ([]string, error) {
+	return map[string][]string{"ml false": {"batch", "train"}, "ml true": {"batch"}}[fmt.Sprint(namespace, " ", withGroup)], r.err
 }
 
 func (r *reader) GPUs(context.Context) ([]complete.GPU, error) {
@@ -123,7 +128,9 @@ func TestSuggestions(t *testing.T) {
 		"why: pods":                     {words: []string{"why", "n"}, want: []string{"notebook", ordered}},
 		"why: kinds":                    {words: []string{"why", "jo"}, want: []string{"job/", "jobset/", noSpace}},
 		"why: jobs":                     {words: []string{"why", "job/"}, want: []string{"job/train", ordered}},
-		"why: gangs have no list":       {words: []string{"why", "gang/"}, want: []string{ordered}},
+		"why: gangs":                    {words: []string{"why", "gang/"}, want: []string{"gang/batch", "gang/train", ordered}},
+		"why: pod groups":               {words: []string{"why", "podgroup/b"}, want: []string{"podgroup/batch", ordered}},
+		"why: gangs that are away":      {words: []string{"why", "gang/"}, from: reader{err: errors.New("forbidden")}, want: []string{ordered}},
 		"why --if-gone":                 {words: []string{"why", "--if-gone", "web/"}, want: []string{"web/front", ordered}},
 		"nodes":                         {words: []string{"gpus", ""}, want: []string{"node-0", "node-1", ordered}},
 		"nodes: those that are left":    {words: []string{"gpus", "node-0", ""}, want: []string{"node-1", ordered}},

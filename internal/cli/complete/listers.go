@@ -28,9 +28,15 @@ func owners() map[string]schema.GroupVersionResource {
 	return map[string]schema.GroupVersionResource{
 		"job/": resource("batch", "v1", "jobs"), "deployment/": resource("apps", "v1", "deployments"), "replicaset/": resource("apps", "v1", "replicasets"),
 		"jobset/": resource("jobset.x-k8s.io", "v1alpha2", "jobsets"), "leaderworkerset/": resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
-		"gang/": {}, "podgroup/": {},
+		gangWord: {}, podGroupWord: {},
 	}
 }
+
+// The kinds of which pods have the names.
+const (
+	gangWord     = "gang/"
+	podGroupWord = "podgroup/"
+)
 
 // names lists the names of a kind; none if they cannot be read.
 func names(ctx context.Context, from Reader, kind schema.GroupVersionResource, namespace string) []string {
@@ -111,8 +117,8 @@ func waiting(ctx context.Context, from Reader, r request) []string {
 			kinds = append(kinds, word)
 			continue
 		}
-		if kind.Resource == "" {
-			return nil
+		if word == gangWord || word == podGroupWord {
+			return prefixed(word, gangs(ctx, from, word == podGroupWord))
 		}
 		return prefixed(word, names(ctx, from, kind, from.Namespace()))
 	}
@@ -121,6 +127,15 @@ func waiting(ctx context.Context, from Reader, r request) []string {
 		return found
 	}
 	return append(found, kinds...)
+}
+
+// gangs lists the names of the gangs of the namespace; none if they cannot be read.
+func gangs(ctx context.Context, from Reader, withGroup bool) []string {
+	found, err := from.Gangs(ctx, from.Namespace(), withGroup)
+	if err != nil {
+		return nil
+	}
+	return found
 }
 
 // nodes lists the nodes with GPUs that are not among the arguments already. On this machine a name would be wrong.

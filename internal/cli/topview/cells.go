@@ -33,6 +33,13 @@ func power(s *v1alpha1.GPUSample) string {
 	return fmt.Sprintf("%.0f/%.0f W", *s.PowerWatts, *s.PowerLimitWatts)
 }
 
+func clock(hertz *float64) string {
+	if hertz == nil {
+		return "-"
+	}
+	return number(new(*hertz/1e6), "MHz")
+}
+
 // memoryUse returns used and total memory, or the one that is known.
 func memoryUse(use v1alpha1.GPUSampleUse) string {
 	const gib = 1 << 30

@@ -28,6 +28,8 @@ type View struct {
 	Processes bool
 	// History, if there is one, is drawn beside the utilization.
 	History *History
+	// Wide adds what the tables of one node leave out: the use of memory, of the compute engine and of the tensor cores, the clock, and the UUID.
+	Wide bool
 }
 
 // Write writes a row for each device of one node, or a row for each of several nodes, and then which sources were not read.
@@ -81,6 +83,14 @@ func (v *View) columns(dropMemory int, first ...term.Column) []term.Column {
 		term.Column{Head: "MODEL", Least: leastName, Drop: 6})
 }
 
+// wideColumns are those that Wide adds for a node.
+func wideColumns() []term.Column {
+	return []term.Column{
+		{Head: "MEM UTIL", Right: true, Drop: 7}, {Head: "ACTIVE", Right: true, Drop: 8}, {Head: "TENSOR", Right: true, Drop: 9}, {Head: "CLOCK", Right: true, Drop: 10},
+		{Head: "UUID", Drop: 11},
+	}
+}
+
 // facts are the cells that devices, nodes and pods have in common.
 type facts struct {
 	health, holders, processes   string
@@ -88,6 +98,7 @@ type facts struct {
 	busy                         *float64
 	held                         bool
 	memory, temp, power, product string
+	wide                         []string
 }
 
 func (v *View) row(f *facts, first ...string) []term.Cell {
@@ -99,7 +110,8 @@ func (v *View) row(f *facts, first ...string) []term.Cell {
 	if v.History != nil {
 		cells = append(cells, term.Cell{Text: v.History.line(f.key)})
 	}
-	return append(cells, term.Cells(f.memory, f.temp, f.power, f.product)...)
+	cells = append(cells, term.Cells(f.memory, f.temp, f.power, f.product)...)
+	return append(cells, term.Cells(f.wide...)...)
 }
 
 // healthCell returns the health in its colour; the text begins with the state.
@@ -130,11 +142,15 @@ func busyCell(busy *float64, held bool) term.Cell {
 // devices returns a row for each GPU and each MIG device of a node.
 func (v *View) devices(node *v1alpha1.GPUSamples) *term.Layout {
 	layout := &term.Layout{Columns: v.columns(1, term.Column{Head: "INDEX"})}
+	if v.Wide {
+		layout.Columns = append(layout.Columns, wideColumns()...)
+	}
 	for _, s := range v.sortedGPUs(node) {
 		parts := s.Partitioned && len(s.Devices) > 0
 		f := &facts{
 			health: s.Health, holders: podUse(s.Pods, parts), key: s.UUID, busy: Busy(s), held: holds(s.Pods),
 			memory: memoryUse(s.GPUSampleUse), temp: number(s.TemperatureCelsius, "C"), power: power(s), product: s.Product,
+			wide: v.wide(percent(s.MemoryUtilization), percent(s.Active), percent(s.Tensor), clock(s.SMClockHertz), s.UUID),
 		}
 		v.add(layout, f, s.Pods, index(s))
 		for i := range s.Devices {
@@ -142,6 +158,7 @@ func (v *View) devices(node *v1alpha1.GPUSamples) *term.Layout {
 			part := &facts{
 				health: m.Health, holders: podUse(m.Pods, false), key: m.UUID, busy: m.Active, held: holds(m.Pods),
 				memory: memoryUse(m.GPUSampleUse), product: "MIG " + m.Profile,
+				wide: v.wide("", percent(m.Active), percent(m.Tensor), "", m.UUID),
 			}
 			v.add(layout, part, m.Pods, fmt.Sprintf("%s:%d", index(s), m.Index))
 		}
@@ -170,9 +187,18 @@ func (v *View) add(layout *term.Layout, f *facts, pods []v1alpha1.PodSample, nam
 		if p.Processes != nil {
 			count = fmt.Sprint(*p.Processes)
 		}
-		one := &facts{holders: text, processes: count, busy: p.SMUtilization, memory: memoryUse(v1alpha1.GPUSampleUse{MemoryUsedBytes: p.MemoryUsedBytes})}
+		one := &facts{holders: text, processes: count, busy: p.SMUtilization, memory: memoryUse(v1alpha1.GPUSampleUse{MemoryUsedBytes: p.MemoryUsedBytes}),
+			wide: v.wide("", "", "", "", "")}
 		layout.Rows = append(layout.Rows, v.row(one, ""))
 	}
+}
+
+// wide returns the cells of wideColumns, if they are wanted.
+func (v *View) wide(cells ...string) []string {
+	if !v.Wide {
+		return nil
+	}
+	return cells
 }
 
 // index returns the index of a GPU, with the vendor on a node with GPUs of several.

@@ -100,6 +100,36 @@ c         0   Healthy                   -                    -              -   
 	}
 }
 
+// TestWide: the further columns of one node; on an output with few columns they are left out first.
+func TestWide(t *testing.T) {
+	one := &v1alpha1.GPUSamples{Node: "a", Items: []v1alpha1.GPUSample{
+		{UUID: "GPU-0", Product: "H100", Health: "Healthy", Utilization: new(0.7), MemoryUtilization: new(0.25), SMClockHertz: new(1.98e9),
+			GPUSampleUse: v1alpha1.GPUSampleUse{Active: new(0.6), Tensor: new(0.5), Pods: []v1alpha1.PodSample{held("ml", "train")}}},
+		{UUID: "GPU-1", Index: 1, Product: "H100", Health: "Healthy", Partitioned: true,
+			Devices: []v1alpha1.MIGSample{{UUID: "MIG-0", Profile: "1g.10gb", Health: "Healthy", GPUSampleUse: v1alpha1.GPUSampleUse{Active: new(0.1)}}}},
+	}}
+	want := `INDEX   HEALTH    HELD BY             PROCS   UTIL   MEMORY   TEMP   POWER   MODEL         MEM UTIL   ACTIVE   TENSOR      CLOCK   UUID
+0       Healthy                                70%        -      -       -   H100               25%      60%      50%   1980 MHz   GPU-0
+                    ml/train (main)       -      -        -
+1       Healthy                                  -        -      -       -   H100                 -        -        -          -   GPU-1
+1:0     Healthy   -                            10%        -                  MIG 1g.10gb                 10%        -              MIG-0
+`
+	var text strings.Builder
+	if err := (&View{Wide: true, Processes: true}).Write(&text, []*v1alpha1.GPUSamples{one}, term.Output{}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, text.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	text.Reset()
+	if err := (&View{Wide: true}).Write(&text, []*v1alpha1.GPUSamples{one}, term.Output{Columns: 90}); err != nil {
+		t.Fatal(err)
+	}
+	if head, _, _ := strings.Cut(text.String(), "\n"); !strings.Contains(head, "MODEL") || strings.Contains(head, "UUID") || strings.Contains(head, "CLOCK") {
+		t.Errorf("at 90 columns: %s", head)
+	}
+}
+
 func TestColours(t *testing.T) {
 	rows := (&View{}).layout([]*v1alpha1.GPUSamples{node("a")}).Rows
 	got := map[string]term.Colour{}
