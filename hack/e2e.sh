@@ -7,4 +7,4 @@ need_sandbox e2e
 hack/build.sh sandbox
 "$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE"
 export BERTH_E2E_DIR=$SANDBOX BERTH_BIN=$BIN
-stage "end-to-end tests matching $RUN" -v -C kube -count=1 -timeout "${E2E_TIMEOUT:-50m}" -run "$RUN" ./test/e2e
+stage "end-to-end tests matching $RUN" -v -C kube -count=1 -timeout "${E2E_TIMEOUT:-65m}" -run "$RUN" ./test/e2e

@@ -94,6 +94,9 @@ type Syncer struct {
 	deps Deps
 	file statefile.File[kept]
 	uses users
+	// decided is closed when there was a decision.
+	decided chan struct{}
+	once    sync.Once
 
 	mu      sync.Mutex
 	kept    kept
@@ -115,7 +118,7 @@ const fileName = "gate.json"
 
 // Open returns a Syncer with what an earlier agent of the boot has left.
 func Open(deps Deps) *Syncer {
-	s := &Syncer{deps: deps, file: statefile.File[kept]{
+	s := &Syncer{deps: deps, decided: make(chan struct{}), file: statefile.File[kept]{
 		Path: filepath.Join(deps.StateDir, fileName), What: "the state of the gate", Format: "berth-gate", Version: 1, BootID: deps.BootID,
 	}}
 	s.uses.pods = deps.Pods
@@ -136,6 +139,9 @@ func (s *Syncer) Status() *v1alpha1.GateStatus {
 	defer s.mu.Unlock()
 	return s.status
 }
+
+// Decided is closed when there was a first decision. Before, a Status of nil says nothing.
+func (s *Syncer) Decided() <-chan struct{} { return s.decided }
 
 // Subscribe signals changes of Status.
 func (s *Syncer) Subscribe() *signal.Subscription { return s.changed.Subscribe() }
@@ -239,6 +245,7 @@ func (s *Syncer) decide() time.Duration {
 	s.keep(decision, now)
 	s.files(decision.State)
 	s.publish(settings, decision, facts.Key)
+	s.once.Do(func() { close(s.decided) })
 	switch decision.State {
 	case gate.Validated, gate.None:
 		return validatedTick

@@ -417,6 +417,33 @@ func TestSettings(t *testing.T) {
 	})
 }
 
+// TestDecided: a status of nil counts from the first decision on, also where the gate is off.
+func TestDecided(t *testing.T) {
+	for mode, status := range map[v1alpha1.GateMode]bool{v1alpha1.GateEnforce: true, v1alpha1.GateDisabled: false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.settings.Mode = mode
+			s := w.open()
+			select {
+			case <-s.Decided():
+				t.Error("it has decided before it runs")
+			default:
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			<-s.Decided()
+			if got := s.Status() != nil; got != status {
+				t.Errorf("%s: a status: %v, want %v", mode, got, status)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestAtRest: a node at which nothing changes writes no file, and looks at most every 30 s.
 func TestAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -68,9 +68,11 @@ type Problems interface {
 	Subscribe() *signal.Subscription
 }
 
-// Gate is the gate of the node; its status is nil where it is off.
+// Gate is the gate of the node; its status is nil where it is off, and before the first decision.
 type Gate interface {
 	Status() *v1alpha1.GateStatus
+	// Decided is closed by the first decision.
+	Decided() <-chan struct{}
 	Subscribe() *signal.Subscription
 }
 
@@ -106,12 +108,15 @@ type Syncer struct{ deps Deps }
 // New returns a Syncer.
 func New(deps Deps) *Syncer { return &Syncer{deps} }
 
-// Run publishes until ctx ends.
+// Run publishes until ctx ends, from the first comparison of the ledger and the first decision of the gate on.
 func (s *Syncer) Run(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.deps.Compared:
+	// An object without a gate says that the node needs no validation.
+	for _, ready := range []<-chan struct{}{s.deps.Compared, s.deps.Gate.Decided()} {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ready:
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	wake := signal.New()

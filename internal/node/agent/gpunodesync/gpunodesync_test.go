@@ -91,7 +91,7 @@ func summary(node *v1alpha1.GPUNode) string {
 	return out.String()
 }
 
-// TestPublish checks that nothing is published before the ledger was compared, and that each change leads to one
+// TestPublish checks that nothing is published before the ledger was compared and the gate has decided, and that each change leads to one
 // object.
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -99,12 +99,12 @@ func TestPublish(t *testing.T) {
 		h.value = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}},
 			GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: gpu.NVIDIA}, {UUID: "GPU-b", Vendor: gpu.NVIDIA, Index: 1}}}
 		s.value = configwatch.State{Config: &v1alpha1.AgentConfig{}}
-		compared := make(chan struct{})
+		compared, decided := make(chan struct{}), make(chan struct{})
 		var published []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		syncer := New(Deps{
-			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{}, Problems: p, Kubelet: k,
+			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{decided}, Problems: p, Kubelet: k,
 			Publish: func(node *v1alpha1.GPUNode) { published = append(published, summary(node)) },
 		})
 		go func() { done <- syncer.Run(ctx) }()
@@ -113,6 +113,12 @@ func TestPublish(t *testing.T) {
 			t.Errorf("published before the ledger was compared: %v", published)
 		}
 		close(compared)
+		time.Sleep(settle)
+		synctest.Wait()
+		if len(published) > 0 {
+			t.Errorf("published before the gate has decided, as if it were off: %v", published)
+		}
+		close(decided)
 		time.Sleep(settle)
 		synctest.Wait()
 		if len(published) == 0 {
@@ -174,7 +180,9 @@ func TestPublish(t *testing.T) {
 }
 
 // gateOff is a gate that is off.
-type gateOff struct{}
+type gateOff struct{ decided chan struct{} }
+
+func (g gateOff) Decided() <-chan struct{} { return g.decided }
 
 func (gateOff) Status() *v1alpha1.GateStatus { return nil }
 
