@@ -188,6 +188,50 @@ func TestWhySituations(t *testing.T) {
 	}
 }
 
+// TestWhyBesideClasses: where device plugins serve the GPUs, the operator's DeviceClasses, whose extended resources have the same names, do
+// not change an answer, nor do ResourceSlices of nodes that offer GPUs by a device plugin.
+func TestWhyBesideClasses(t *testing.T) {
+	object := func(text string) *unstructured.Unstructured {
+		found := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), &found.Object); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	class := `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpu.berth.dev}, spec: {extendedResourceName: nvidia.com/gpu,
+  selectors: [{cel: {expression: 'device.driver == "gpu.berth.dev"'}}]}}`
+	slice := `{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: %[1]s-gpus}, spec: {driver: gpu.berth.dev, nodeName: %[1]s,
+  pool: {name: %[1]s, generation: 1, resourceSliceCount: 1}, devices: []}}`
+	asked := 0
+	for _, path := range situations(t) {
+		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		if strings.HasPrefix(name, "dra-") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			s := readSituation(t, path)
+			want := s.ask(t)
+			s.objects = append(s.objects, object(class))
+			if diff := cmp.Diff(want, s.ask(t)); diff != "" {
+				t.Errorf("with the DeviceClass (-want +got):\n%s", diff)
+			}
+			for _, node := range slices.Clone(s.objects) {
+				offered, _, _ := unstructured.NestedString(node.Object, "status", "allocatable", "nvidia.com/gpu")
+				if node.GetKind() == "Node" && offered != "" && offered != "0" {
+					s.objects = append(s.objects, object(fmt.Sprintf(slice, node.GetName())))
+				}
+			}
+			if diff := cmp.Diff(want, s.ask(t)); diff != "" {
+				t.Errorf("with slices of nodes with a device plugin (-want +got):\n%s", diff)
+			}
+			asked++
+		})
+	}
+	if asked < 40 {
+		t.Errorf("%d situations, want at least 40", asked)
+	}
+}
+
 // TestWhyGangObject checks what is printed of a gang with -o json.
 func TestWhyGangObject(t *testing.T) {
 	tests := map[string]v1alpha1.WhyGang{

@@ -35,8 +35,12 @@ func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaim
 		return nil, nil, nil // Without classes, claims serve no extended resource.
 	}
 	served := servedByClaims(pod, classes)
-	if len(pod.Spec.ResourceClaims) == 0 && len(served) == 0 {
-		return nil, nil, nil
+	if len(pod.Spec.ResourceClaims) == 0 {
+		// What no slice can serve is served by device plugins alone, as in a cluster without classes.
+		slices, err := listOf[resourceapi.ResourceSlice](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"))
+		if err == nil && !anySlice(o.Nodes, slices, served) || len(served) == 0 {
+			return nil, nil, nil
+		}
 	}
 	bare := pod.DeepCopy()
 	bare.Status, bare.ManagedFields = corev1.PodStatus{}, nil
@@ -100,6 +104,29 @@ func servedByClaims(pod *corev1.Pod, classes []resourceapi.DeviceClass) []string
 	}
 	slices.Sort(names)
 	return names
+}
+
+// anySlice reports whether a ResourceSlice may serve an extended resource: it is of a node that has no allocatable device of that resource,
+// or of no node. A device plugin comes first wherever the Node has an allocatable device (kube-scheduler 1.37).
+func anySlice(nodes []corev1.Node, found []resourceapi.ResourceSlice, resources []string) bool {
+	owners := map[string]bool{}
+	for i := range found {
+		if found[i].Spec.NodeName == nil {
+			return len(resources) > 0
+		}
+		owners[*found[i].Spec.NodeName] = true
+	}
+	for i := range nodes {
+		if !owners[nodes[i].Name] {
+			continue
+		}
+		for _, name := range resources {
+			if allocatable := nodes[i].Status.Allocatable[corev1.ResourceName(name)]; allocatable.IsZero() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Lacks implements why.Claims.

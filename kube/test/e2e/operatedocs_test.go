@@ -127,7 +127,7 @@ func newDocumentShell(t *testing.T, g *gated) *documentShell {
 	}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(s.dir, "bin")+":"+os.Getenv("PATH"), "HOME="+s.dir, "KUBECONFIG="+g.KubeconfigPath(),
 		"HELM_CACHE_HOME="+s.dir+"/helm", "HELM_CONFIG_HOME="+s.dir+"/helm", "HELM_DATA_HOME="+s.dir+"/helm", envKubectl+"="+g.Dir(),
-		"SIM="+s.node.SimDir())
+		"SIM="+s.node.SimDir(), "INSIDE="+g.AdminKubeconfigInside())
 	return s
 }
 
