@@ -106,7 +106,7 @@ func documentedSections() []documentedSection {
 		}},
 		{howToDocument, "Debug a pod that waits", []documented{
 			{command: "kubectl apply -f docs/examples/nine-gpus.yaml"},
-			{command: "berth why nine-gpus", want: `(?s)^The pod waits because .* 9.*\n {2}If it requested 7 nvidia\.com/gpu instead of 9`},
+			{command: "berth why nine-gpus", want: `(?s)^The pod waits because .* 9.*\n {2}If it requested [67] nvidia\.com/gpu instead of 9`},
 			{command: "berth status", want: `(?m)^node-0 `},
 		}},
 		{readmeDocument, "Berth", []documented{
