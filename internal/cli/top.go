@@ -88,13 +88,7 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 				fmt.Fprintf(deps.Err, "their utilization was not read: %s\n", term.Clean(unread.Error()))
 			}
 			object, rows := samplesObject(nodes, remote && len(args) != 1, unread)
-			return out.Print(deps.Out, object, rows, func(w io.Writer) error {
-				written := term.Of(w, os.Getenv)
-				if view.Wide {
-					written.Columns = 0
-				}
-				return view.Write(w, nodes, written)
-			})
+			return out.Print(deps.Out, object, rows, func(w io.Writer) error { return view.Write(w, nodes, outputOf(w, view.Wide)) })
 		},
 	}
 	from.bind(cmd.Flags(), deps)
@@ -105,6 +99,15 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 	cmd.Flags().BoolVar(&view.Processes, "processes", false, "print a row for each pod of a GPU with its processes; of several nodes how many each has")
 	out.AddTo(cmd.Flags(), print.Offer{List: "items", Field: "uuid", Named: true, Wide: true, OwnSort: true})
 	return cmd
+}
+
+// outputOf returns how a table is written; a wide one may be longer than the lines of a terminal.
+func outputOf(w io.Writer, wide bool) term.Output {
+	out := term.Of(w, os.Getenv)
+	if wide {
+		out.Columns = 0
+	}
+	return out
 }
 
 // samplesObject is what -o json prints, with its rows: the samples of one node, or a list.
