@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	// mostSessions is how many people are signed in at the same time; one more ends the session that was not used for longest.
+	// mostSessions is how many sessions there are at the same time, and mostOfUser how many of one user, who cannot end those of others by
+	// signing in often. One more ends the session that was not used for longest, of all or of the user.
 	mostSessions = 64
+	mostOfUser   = 8
 	// sessionIdle and sessionLife are how long a session lasts without a request, and at all.
 	sessionIdle = time.Hour
 	sessionLife = 12 * time.Hour
@@ -257,18 +259,33 @@ func (s *SignIn) open(ctx context.Context, id, token string) (*session, error) {
 		end() // Another request with the same token was first.
 		return old, nil
 	}
-	for len(s.sessions) >= mostSessions {
-		s.remove(s.oldest())
+	all := func(*session) bool { return true }
+	own := func(one *session) bool { return one.user == user }
+	for s.count(own) >= mostOfUser {
+		s.remove(s.oldest(own))
+	}
+	for s.count(all) >= mostSessions {
+		s.remove(s.oldest(all))
 	}
 	s.sessions[id] = made
 	s.deps.Log.Info("a user has signed in", "user", user)
 	return made, nil
 }
 
-// oldest returns the session that was not used for longest. The mutex is held.
-func (s *SignIn) oldest() (oldest string) {
+// count returns how many sessions are of a kind. The mutex is held.
+func (s *SignIn) count(of func(*session) bool) (n int) {
+	for _, one := range s.sessions {
+		if of(one) {
+			n++
+		}
+	}
+	return n
+}
+
+// oldest returns the session of a kind that was not used for longest. The mutex is held.
+func (s *SignIn) oldest(of func(*session) bool) (oldest string) {
 	for id, one := range s.sessions {
-		if oldest == "" || one.used.Before(s.sessions[oldest].used) {
+		if of(one) && (oldest == "" || one.used.Before(s.sessions[oldest].used)) {
 			oldest = id
 		}
 	}

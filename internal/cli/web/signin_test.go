@@ -250,9 +250,11 @@ func TestMostSessions(t *testing.T) {
 	first := s.signedIn(t, "token-of-ann")
 	s.clock.Step(time.Second)
 	second := s.signedIn(t, "token-of-ben")
-	for range mostSessions - 2 {
+	for i := range mostSessions - 2 {
+		token := fmt.Sprint("token-", i)
+		s.users[token] = token
 		s.clock.Step(time.Second)
-		s.signedIn(t, "second-of-ann")
+		s.signedIn(t, token)
 	}
 	s.send(request{path: "/", cookie: first})
 	s.clock.Step(time.Second)
@@ -261,6 +263,32 @@ func TestMostSessions(t *testing.T) {
 		t.Errorf("there are %d sessions", len(s.sessions))
 	}
 	for cookie, want := range map[string]int{first: http.StatusOK, second: http.StatusSeeOther} {
+		if answer := s.send(request{path: "/", cookie: cookie}); answer.Code != want {
+			t.Errorf("status %d, want %d", answer.Code, want)
+		}
+	}
+}
+
+// TestMostSessionsOfAUser: who signs in often, in the form or with many tokens, ends only sessions of their own.
+func TestMostSessionsOfAUser(t *testing.T) {
+	s := newSignInTest(t, false)
+	other := s.signedIn(t, "token-of-ben")
+	first := s.signedIn(t, "token-of-ann")
+	var last string
+	for i := range 2 * mostSessions {
+		s.clock.Step(time.Second)
+		last = s.signedIn(t, "second-of-ann")
+		token := fmt.Sprint("ann-", i)
+		s.users[token] = "ann"
+		s.clock.Step(time.Second)
+		if answer := s.send(request{path: "/", bearer: "Bearer " + token}); answer.Code != http.StatusOK {
+			t.Fatalf("status %d", answer.Code)
+		}
+	}
+	if len(s.sessions) != mostOfUser+1 {
+		t.Errorf("there are %d sessions, want %d", len(s.sessions), mostOfUser+1)
+	}
+	for cookie, want := range map[string]int{other: http.StatusOK, last: http.StatusOK, first: http.StatusSeeOther} {
 		if answer := s.send(request{path: "/", cookie: cookie}); answer.Code != want {
 			t.Errorf("status %d, want %d", answer.Code, want)
 		}
