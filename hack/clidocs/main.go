@@ -1,5 +1,5 @@
-// Command clidocs writes docs/cli from the commands of berth, berth-agent and berth-operator: one page per command and an index. With -man it
-// writes the pages of the manual instead, which a release has.
+// Command clidocs writes docs/cli from the commands of berth, berth-agent and berth-operator: one page per command and an index. With -man
+// it writes the pages of the manual instead, which a release has.
 //
 // It must not be imported; go generate runs it, in its own directory, and hack/release.sh with -man.
 package main

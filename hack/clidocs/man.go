@@ -13,7 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/usage"
 )
 
-// manPages returns the page of the manual of each command by its file name, with the texts of docs/cli. The version is in the foot of each page.
+// manPages returns the page of the manual of each command by its file name, with the texts of docs/cli. The version is in the foot of each
+// page.
 func manPages(roots []*cobra.Command, version string) map[string]string {
 	pages := map[string]string{}
 	for _, root := range roots {

@@ -28,7 +28,8 @@ type View struct {
 	Processes bool
 	// History, if there is one, is drawn beside the utilization.
 	History *History
-	// Wide adds what the tables of one node leave out: the use of memory, of the compute engine and of the tensor cores, the clock, and the UUID.
+	// Wide adds what the tables of one node leave out: the use of memory, of the compute engine and of the tensor cores, the clock, and the
+	// UUID.
 	Wide bool
 }
 

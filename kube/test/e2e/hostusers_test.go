@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// TestHostUsers: a container in a user namespace (hostUsers: false) has the GPUs that the kubelet chose, can open them and no other, and has
-// the driver's files. It cannot make device nodes, so the runtime binds those of the host. Where the node's runtime has no user namespaces,
-// which runc has for pods from 1.2 on, the kubelet refuses the pod and says so, and the GPUs are free again when it is deleted.
+// TestHostUsers: a container in a user namespace (hostUsers: false) has the GPUs that the kubelet chose, can open them and no other, and
+// has the driver's files. It cannot make device nodes, so the runtime binds those of the host. Where the node's runtime has no user
+// namespaces, which runc has for pods from 1.2 on, the kubelet refuses the pod and says so, and the GPUs are free again when it is deleted.
 func TestHostUsers(t *testing.T) {
 	r := theNode(t)
 	r.run(t, podWithGPUs("neighbour", 1))
@@ -69,8 +69,8 @@ func TestHostUsers(t *testing.T) {
 	}
 }
 
-// putDevicesInDev puts the device nodes of the simulated machine in the node's /dev until the test ends. runc binds the nodes of the host for a
-// container in a user namespace, and an OCI spec has one path for both.
+// putDevicesInDev puts the device nodes of the simulated machine in the node's /dev until the test ends. runc binds the nodes of the host
+// for a container in a user namespace, and an OCI spec has one path for both.
 func (r *rig) putDevicesInDev(t testing.TB) {
 	t.Helper()
 	inside := func(ctx context.Context, script string, args ...string) {

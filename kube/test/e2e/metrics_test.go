@@ -211,8 +211,8 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 	})
 }
 
-// pretendCgroup2 returns a command that runs another one with a file of cgroup v2, where the machine has v1. Berth requires v2, and reports a
-// machine without it; these tests are about other findings.
+// pretendCgroup2 returns a command that runs another one with a file of cgroup v2, where the machine has v1. Berth requires v2, and reports
+// a machine without it; these tests are about other findings.
 func pretendCgroup2(argv []string) []string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return argv
