@@ -136,7 +136,7 @@ func TestSignedInUsers(t *testing.T) {
 		"one namespace":    {token: "t-ann", status: 200, has: []string{"train", "waits-a", "may not list"}, hasNot: []string{"secret", "other-team", "waits-b", "unseen-team"}},
 		"GPUNodes only":    {token: "t-viewer", status: 200, has: []string{"node-0", "may not list", "nodes is forbidden"}, hasNot: []string{"train", "secret", "waits-a", "waits-b", "other-team", "unseen-team"}},
 		"no rights":        {token: "t-nothing", status: 502, has: []string{"gpunodes is forbidden"}, hasNot: []string{"node-0", "train", "secret"}},
-		"nobody's token":   {token: "guess", status: 401, hasNot: []string{"node-0"}},
+		"an unknown token": {token: "guess", status: 401, hasNot: []string{"node-0"}},
 		"the anonymous":    {token: "t-anonymous", status: 401, hasNot: []string{"node-0"}},
 		"an empty token":   {token: "", status: 401, hasNot: []string{"node-0"}},
 		"two at once":      {token: "t-ann t-admin", status: 401, hasNot: []string{"node-0"}},

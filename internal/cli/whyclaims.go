@@ -36,9 +36,13 @@ func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaim
 	}
 	served := servedByClaims(pod, classes)
 	if len(pod.Spec.ResourceClaims) == 0 {
-		// What no slice can serve is served by device plugins alone, as in a cluster without classes.
-		slices, err := listOf[resourceapi.ResourceSlice](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"))
-		if err == nil && !anySlice(o.Nodes, slices, served) || len(served) == 0 {
+		if len(served) == 0 {
+			return nil, nil, nil
+		}
+		// What no slice can serve is served by device plugins alone, as in a cluster without classes. Slices that cannot be read hide the
+		// answer below.
+		found, err := listOf[resourceapi.ResourceSlice](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"))
+		if err == nil && !anySlice(o.Nodes, found, served) {
 			return nil, nil, nil
 		}
 	}
@@ -112,7 +116,7 @@ func anySlice(nodes []corev1.Node, found []resourceapi.ResourceSlice, resources 
 	owners := map[string]bool{}
 	for i := range found {
 		if found[i].Spec.NodeName == nil {
-			return len(resources) > 0
+			return true
 		}
 		owners[*found[i].Spec.NodeName] = true
 	}

@@ -129,7 +129,7 @@ func TestSuggestions(t *testing.T) {
 		"why: kinds":                    {words: []string{"why", "jo"}, want: []string{"job/", "jobset/", noSpace}},
 		"why: jobs":                     {words: []string{"why", "job/"}, want: []string{"job/train", ordered}},
 		"why: gangs":                    {words: []string{"why", "gang/"}, want: []string{"gang/batch", "gang/train", ordered}},
-		"why: pod groups":               {words: []string{"why", "podgroup/b"}, want: []string{"podgroup/batch", ordered}},
+		"why: pod groups":               {words: []string{"why", "podgroup/"}, want: []string{"podgroup/batch", ordered}},
 		"why: gangs that are away":      {words: []string{"why", "gang/"}, from: reader{err: errors.New("forbidden")}, want: []string{ordered}},
 		"why --if-gone":                 {words: []string{"why", "--if-gone", "web/"}, want: []string{"web/front", ordered}},
 		"nodes":                         {words: []string{"gpus", ""}, want: []string{"node-0", "node-1", ordered}},

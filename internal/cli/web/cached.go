@@ -7,8 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-gpu/berth/api/v1alpha1"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
 const (

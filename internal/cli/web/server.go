@@ -11,9 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/clock"
+
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/web/board"
-	"k8s.io/utils/clock"
 )
 
 //go:embed page.html style.css script.js icon.svg

@@ -32,12 +32,12 @@ const (
 	sessionCookie = "berth-session"
 )
 
-// ErrNoUser says that the API server takes a token for nobody's.
+// ErrNoUser says that the API server does not accept a token, as that of no user.
 var ErrNoUser = errors.New("the API server does not accept the token")
 
 // SignInDeps are the dependencies of a SignIn.
 type SignInDeps struct {
-	// Who asks the API server whose token it is. The error is ErrNoUser for a token of nobody.
+	// Who asks the API server whose token it is. The error is ErrNoUser for a token that the API server does not accept.
 	Who func(ctx context.Context, token string) (user string, err error)
 	// Page returns the page of a user, with the rights that the token gives. It works until ctx ends.
 	Page func(ctx context.Context, token, user string) (http.Handler, error)
@@ -204,7 +204,7 @@ func (s *SignIn) drop(id string) {
 	s.remove(id)
 }
 
-// still returns ErrNoUser, and ends the session, when its token is nobody's any more, or another user's.
+// still returns ErrNoUser, and ends the session, when its token is not accepted any more, or is another user's.
 func (s *SignIn) still(ctx context.Context, id string, found *session) error {
 	select {
 	case found.review <- struct{}{}:

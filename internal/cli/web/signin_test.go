@@ -46,7 +46,7 @@ func newSignInTest(t *testing.T, secure bool) *signInTest {
 			return s.users[token], nil
 		},
 		Page: func(ctx context.Context, token, user string) (http.Handler, error) {
-			if user == "nobody" {
+			if user == "pageless" {
 				return nil, errors.New("no page")
 			}
 			s.alive[user] = ctx
@@ -126,7 +126,7 @@ func TestSignInRequests(t *testing.T) {
 		"a token in the address":         {request: request{method: "POST", path: "/sign-in?token=token-of-ann"}, status: 403},
 		"a token from another site":      {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", site: "cross-site"}, status: 403},
 		"an API server without answer":   {request: request{method: "POST", path: "/sign-in", token: "token-of-ann"}, err: errors.New("connection refused"), status: 502, body: "connection refused"},
-		"a cookie of somebody":           {request: request{path: "/", cookie: "guess"}, status: 303, location: "/sign-in"},
+		"an unknown cookie":              {request: request{path: "/", cookie: "guess"}, status: 303, location: "/sign-in"},
 		"an empty cookie":                {request: request{path: "/", cookie: " "}, status: 303, location: "/sign-in"},
 		"a bearer":                       {request: request{path: "/api/v1/board", bearer: "Bearer token-of-ben"}, status: 200, body: "page /api/v1/board of ben by token-of-ben"},
 		"a bearer in lower case":         {request: request{path: "/", bearer: "bearer token-of-ben"}, status: 200, body: "page / of ben"},
@@ -195,7 +195,7 @@ func TestSession(t *testing.T) {
 
 	s.users["token-of-ann"] = "eve"
 	s.clock.Step(reviewInterval)
-	step("the token is somebody else's", request{path: "/", cookie: ann}, 303, "")
+	step("the token is another user's", request{path: "/", cookie: ann}, 303, "")
 	ended("another user", "ann", true)
 
 	s.users["token-of-ann"] = "ann"
@@ -221,8 +221,8 @@ func TestSession(t *testing.T) {
 	s.clock.Step(time.Second)
 	step("after it", request{path: "/", cookie: ann}, 303, "")
 
-	s.users["token-of-nobody"] = "nobody"
-	step("a user without a page", request{method: "POST", path: "/sign-in", token: "token-of-nobody"}, 502, "no page")
+	s.users["token-of-pageless"] = "pageless"
+	step("a user without a page", request{method: "POST", path: "/sign-in", token: "token-of-pageless"}, 502, "no page")
 }
 
 // TestSessionsOfTokens: a program that sends its token has one session, which no cookie leads to.

@@ -234,7 +234,7 @@ func (s *webSite) viewerToken(t *testing.T) string {
 	return s.token(t, "looker")
 }
 
-// testRevoked: the API server does not accept the token of a deleted account, and nobody signs in with it. That a session then ends within
+// testRevoked: the API server does not accept the token of a deleted account, and signing in with it fails. That a session then ends within
 // a minute is tested without a cluster (TestSession).
 func (s *webSite) testRevoked(t *testing.T) {
 	if status, body := s.post(t, "/sign-in", s.member); status != http.StatusSeeOther {
