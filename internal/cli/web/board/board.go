@@ -3,7 +3,6 @@ package board
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -62,7 +61,7 @@ type builder struct {
 	// manyAway is true where more than mostAway nodes are away.
 	manyAway bool
 	// names and namespaces are what text finds names with.
-	names      *regexp.Regexp
+	names      *textNames
 	namespaces map[string]bool
 }
 

@@ -363,10 +363,46 @@ func randomInput(random *rand.Rand) *Input {
 	return in
 }
 
+func TestText(t *testing.T) {
+	tests := map[string]struct {
+		text, want string
+	}{
+		"called a pod":                 {"ends pod other/x and claims (other/y)", "ends pod * and claims (*)"},
+		"called a Pod, quoted":         {`Pod "other/x" runs`, `Pod "*" runs`},
+		"the word is a part":           {"0pod other/x", "0pod *"},
+		"a word with a slash before":   {"a/pod other/x", "a/pod *"},
+		"a namespace that holds":       {"n1 runs dev/x", "n1 runs *"},
+		"after a node":                 {"n1/dev/x", "*"},
+		"after an underscore":          {"_dev/x", "_*"},
+		"a path":                       {"/dev/nvidia0 is missing", "/dev/nvidia0 is missing"},
+		"a path of a pod":              {"a path of a pod: /var/lib/dev/x", "a path of a pod: /var/lib/dev/x"},
+		"a word that ends like it":     {"team/podcast holds 1/2", "team/podcast holds 1/2"},
+		"a namespace that is shown":    {"pod team/x, team/y", "pod team/x, team/y"},
+		"shown, and a name after it":   {"pod team/x pod dev/y", "pod team/x pod *"},
+		"a long text before":           {strings.Repeat("pod ", 30) + "other/x", strings.Repeat("pod ", 30) + "*"},
+		"neither a name nor a path":    {"17/32 GiB", "17/32 GiB"},
+		"several slashes without name": {"dev//x ///", "* ///"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			node := testNode("n1", 1, func(n *v1alpha1.GPUNode) { held(&n.Status.Devices[0], "dev/secret") })
+			b := &builder{
+				in:  &Input{GPUNodes: []v1alpha1.GPUNode{node}, May: func(namespace string) bool { return namespace == "team" }},
+				may: map[string]bool{},
+			}
+			if got := b.text(test.text); got != strings.ReplaceAll(test.want, "*", hiddenName) {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
 // FuzzText checks that a text is bounded, valid, and without hidden names.
 func FuzzText(f *testing.F) {
 	f.Add("pod hidden/secret-1, claim hidden/secret-2 \xff and /dev/nvidia0")
 	f.Add(strings.Repeat("ü", 400))
+	f.Add("0pod hidden/secret")
+	f.Add("a/pod hidden/secret")
 	f.Fuzz(func(t *testing.T, text string) {
 		b := &builder{in: &Input{May: func(string) bool { return false }}, may: map[string]bool{}}
 		got := b.text(text)

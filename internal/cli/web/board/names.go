@@ -3,35 +3,69 @@ package board
 import (
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// nameForm is a namespace and a name of it, where a text of an agent has them.
-func nameForm() *regexp.Regexp {
-	return regexp.MustCompile(`(\b(?:pods?|claims?|ResourceClaims?) )?\b([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9.-]{0,252})`)
+// textNames finds the names of pods and claims in the text of an agent.
+type textNames struct {
+	token *regexp.Regexp // what consists of parts with slashes between them: a name with its namespace, or a path
+	word  *regexp.Regexp // what comes before a token and says that it is a name
+}
+
+// mostWord is how many bytes before a token are searched for the word.
+const mostWord = 24
+
+func newTextNames() *textNames {
+	return &textNames{
+		token: regexp.MustCompile(`[a-z0-9.-]*(?:/[a-z0-9.-]*)+`),
+		word:  regexp.MustCompile(`(?i)(?:pod|claim)s?[ "'(]{1,3}$`),
+	}
 }
 
 // hiddenName stands for a name that is not shown.
 const hiddenName = "(name not shown: you may not list the pods of its namespace)"
 
 // text bounds a text of an agent, and hides the names of pods and claims in it that the user may not see: those of namespaces that hold
-// something, and what the text itself calls a pod or a claim. A path of a file is neither.
+// something, and what the text itself calls a pod or a claim. A path that begins with a slash is neither.
 func (b *builder) text(text string) string {
 	if b.in.May == nil {
 		return short(text)
 	}
 	if b.names == nil {
-		b.names = nameForm()
+		b.names = newTextNames()
 		b.namespaces = Namespaces(b.in.GPUNodes)
 	}
-	return short(b.names.ReplaceAllStringFunc(text, func(found string) string {
-		parts := b.names.FindStringSubmatch(found)
-		if word, namespace := parts[1], parts[2]; (word != "" || b.namespaces[namespace]) && !b.shows(namespace) {
-			return word + hiddenName
+	var out strings.Builder
+	last := 0
+	for _, at := range b.names.token.FindAllStringIndex(text, -1) {
+		start, end := at[0], at[1]
+		out.WriteString(text[last:start])
+		called := b.names.word.MatchString(text[max(0, start-mostWord):start])
+		if token := text[start:end]; b.hides(token, called) {
+			out.WriteString(hiddenName)
+		} else {
+			out.WriteString(token)
 		}
-		return found
-	}))
+		last = end
+	}
+	out.WriteString(text[last:])
+	return short(out.String())
+}
+
+// hides reports whether a token names what the user may not see. Called says that the text calls it a pod or a claim.
+func (b *builder) hides(token string, called bool) bool {
+	parts := strings.Split(token, "/")
+	if parts[0] == "" {
+		return false // a path
+	}
+	for i, part := range parts[:len(parts)-1] {
+		if (i == 0 && called || b.namespaces[part]) && !b.shows(part) {
+			return true
+		}
+	}
+	return false
 }
 
 // Namespaces returns the namespaces of all holders.
