@@ -65,14 +65,27 @@ func save(dir string, n Named) error {
 
 // Load reads the layout that [Save] wrote into dir. It checks the content against its digests.
 func Load(dir string) (Named, error) {
-	n, err := load(dir)
+	n, err := Open(dir)
+	if err != nil {
+		return Named{}, err
+	}
+	if err := validate.Image(n.Image); err != nil {
+		return Named{}, fmt.Errorf("read image in %s: %w", dir, err)
+	}
+	return n, nil
+}
+
+// Open is Load without the check of the content: for an image that goes to a runtime, which makes the same check when it imports it.
+// To uncompress Berth's images takes seconds.
+func Open(dir string) (Named, error) {
+	n, err := open(dir)
 	if err != nil {
 		return Named{}, fmt.Errorf("read image in %s: %w", dir, err)
 	}
 	return n, nil
 }
 
-func load(dir string) (Named, error) {
+func open(dir string) (Named, error) {
 	from, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return Named{}, err
@@ -90,9 +103,6 @@ func load(dir string) (Named, error) {
 	}
 	img, err := from.Image(index.Manifests[0].Digest)
 	if err != nil {
-		return Named{}, err
-	}
-	if err := validate.Image(img); err != nil {
 		return Named{}, err
 	}
 	return Named{Name: name, Image: img}, nil

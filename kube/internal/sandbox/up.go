@@ -278,7 +278,7 @@ func (n Node) startContainerd(ctx context.Context) error {
 		return fmt.Errorf("list images: %w", err)
 	}
 	for _, layout := range layouts {
-		img, err := image.Load(layout)
+		img, err := image.Open(layout)
 		if err != nil {
 			return err
 		}
@@ -307,7 +307,7 @@ func (c *Cluster) makeImages(o Options) error {
 			continue
 		}
 		images[program] = func() (image.Named, error) {
-			img, err := image.Load(layout)
+			img, err := image.Open(layout)
 			return image.Named{Name: name, Image: img.Image}, err
 		}
 	}

@@ -89,7 +89,7 @@ func imageFiles(t testing.TB, img image.Named) map[string][]byte {
 // imageLabels returns the labels of the image in a layout.
 func imageLabels(t testing.TB, layout string) map[string]string {
 	t.Helper()
-	img, err := image.Load(layout)
+	img, err := image.Open(layout)
 	if err != nil {
 		t.Fatal(err)
 	}
