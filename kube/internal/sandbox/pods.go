@@ -19,7 +19,7 @@ import (
 )
 
 // poll is the polling interval of the helpers below.
-const poll = 50 * time.Millisecond
+const poll = 150 * time.Millisecond
 
 // CreatePod creates a pod, in the namespace "default" unless it specifies another.
 func (c *Cluster) CreatePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
