@@ -222,7 +222,7 @@ func replaced(text string, words map[string]string) []string {
 	var found []string
 	plain := strings.ToLower(strings.Join(strings.Fields(strings.ReplaceAll(text, "//", " ")), " "))
 	for word, instead := range words {
-		if regexp.MustCompile(`\b` + regexp.QuoteMeta(word) + `\b`).MatchString(plain) {
+		if strings.Contains(plain, word) && regexp.MustCompile(`\b`+regexp.QuoteMeta(word)+`\b`).MatchString(plain) {
 			found = append(found, "write "+instead+" in place of "+word)
 		}
 	}
