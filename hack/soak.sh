@@ -29,6 +29,8 @@ walks "100,000 random walks of MIG changes" 100000 -run '^TestConverges$' ./inte
 # Another stage of the harness or the cluster is one more line: stage NAME -C kube ... -run PATTERN PACKAGE.
 stage "10,000 pods against the kubelet's own device manager, beside a foreign List every 20 ms" -v -C kube -count=1 -timeout 60m -run '^TestForeignList$' ./test/devicemanager
 stage "20,000 random steps of both APIs against the kubelet's own device manager and DRA manager" -v -C kube -count=1 -timeout 60m -run '^TestBothAPIs$' ./test/devicemanager
+say "each fuzz target for a minute"
+FUZZTIME=60s hack/fuzz.sh
 hack/build.sh sandbox
 stage "200 pods on the cluster beside a foreign List every 20 ms" -v -C kube -count=1 -timeout 60m -run '^TestForeignList$' ./test/e2e
 stage "200 pods, 8 at a time, with 50 restarts of the agent" -v -C kube -count=1 -timeout 60m -run '^TestChurn$' ./test/e2e

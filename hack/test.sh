@@ -16,7 +16,8 @@ if [ ${#sandbox_reasons[@]} = 0 ]; then
 fi
 timed lint hack/lint.sh
 timed "unit tests" hack/unit.sh
-timed fuzzing hack/fuzz.sh
+# For longer in soak.sh.
+FUZZTIME=${FUZZTIME:-3s} timed fuzzing hack/fuzz.sh
 timed "DRA slices" go test -C kube -count=1 -timeout 5m ./test/dra
 timed "the scheduler's plugins" go test -C kube -count=1 -timeout 10m ./test/scheduler ./internal/preemption ./cmd/berth-scheduler
 timed "benchmark of the scheduler, a few nodes" go test -C kube -count=1 -timeout 5m ./test/schedulerbench/...

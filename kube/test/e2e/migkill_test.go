@@ -79,7 +79,7 @@ const (
 // the node must end with exactly the requested layout, and the pods that run on it must continue undisturbed.
 func testKilledDuringLayouts(t *testing.T, l *lab) {
 	random := seeded(t)
-	rounds := killRounds(6, 60)
+	rounds := killRounds(4, 60)
 	layouts := killPair()
 	l.setMap(t, layoutsMap, map[string]string{"config.yaml": killLayouts})
 	l.layout(t, layouts[0].name, layouts[0].want)
@@ -256,7 +256,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 	at := l.setConfigs(t, map[string]string{"default": mpsConfig})
 	usual := l.waitKubelet(t, with).Sub(at)
 	t.Logf("shared by MPS %s after the edit", ms(usual))
-	for round := range killRounds(4, 40) {
+	for round := range killRounds(3, 40) {
 		l.setConfigs(t, map[string]string{"default": plainConfig})
 		l.waitKubelet(t, without)
 		l.waitDaemons(t, 0)
