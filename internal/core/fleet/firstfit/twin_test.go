@@ -16,10 +16,17 @@ type twin struct {
 	node   *Node
 	claims []Claim
 	held   []bool
+	tries  int
 }
 
-// solve returns the first solution that begins with picks.
+// mostTries is how many solutions the twin looks at: a few random cases have millions.
+const mostTries = 100_000
+
+// solve returns the first solution that begins with picks, or Unknown after too many tries.
 func (w *twin) solve(picks []Pick) ([]Pick, Outcome) {
+	if w.tries++; w.tries > mostTries {
+		return nil, Unknown
+	}
 	if !w.valid(picks) {
 		return nil, DoesNotFit
 	}
@@ -181,7 +188,11 @@ func TestTwin(t *testing.T) {
 			w.claims = append(w.claims, drawClaim(t, w.node.Len()))
 		}
 		picks, outcome := w.solve(nil)
-		got, err := w.node.Predict(w.claims, w.held, DefaultSteps)
+		if outcome == Unknown {
+			t.Skip("too large for the twin")
+		}
+		// A prediction leaves out some of what the twin tries, but counts devices that it does not add.
+		got, err := w.node.Predict(w.claims, w.held, mostTries*w.node.Len())
 		if err != nil {
 			t.Fatal(err)
 		}
