@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // machine is a fake machine for the scripts: the only programs on its PATH are fakes and the basic tools in basics.
@@ -277,6 +279,50 @@ func TestStagesSelectTests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSequentialTests checks that unit.sh runs each test that it leaves out with the race detector without it.
+func TestSequentialTests(t *testing.T) {
+	blob, err := os.ReadFile("unit.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := strings.ReplaceAll(string(blob), "\\\n", " ")
+	pattern := regexp.MustCompile(`(?m)^sequential='([^']+)'$`).FindStringSubmatch(script)
+	stage := regexp.MustCompile(`(?m)^stage .* -run "\$sequential" (.*)$`).FindStringSubmatch(script)
+	if pattern == nil || stage == nil {
+		t.Fatalf("unit.sh has the pattern %q and the stage %q", pattern, stage)
+	}
+	want := map[string]bool{}
+	for path := range strings.FieldsSeq(stage[1]) {
+		want[filepath.Join("..", path)] = true
+	}
+	got := map[string]bool{}
+	err = filepath.WalkDir("..", func(path string, entry os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case !entry.IsDir():
+			return nil
+		case path != ".." && fileExists(filepath.Join(path, "go.mod")), entry.Name() == "testdata", entry.Name() == "bin":
+			return filepath.SkipDir
+		}
+		if matches(t, path, regexp.MustCompile(pattern[1])) {
+			got[path] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("packages with tests of the pattern (-stage +tests):\n%s", diff)
+	}
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // matches reports whether a top-level test of a folder has a name that the pattern matches.

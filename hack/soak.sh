@@ -24,6 +24,7 @@ walks "10,000 random walks of each property" 10000 -run 'Twin|TestTable|TestChoo
 stage "random sequences of faults, 10,000" -count=1 -timeout 60m -run 'TestVerdictsMatchTwin' ./internal/core/health
 walks "plans for random layouts of each kind of GPU against an exhaustive search" 2000 -run '.' ./internal/core/mig
 stage "10,000 random claims against the scheduler's allocator" -count=1 -timeout 30m -run '^TestAllocator$' ./internal/cluster/drafleet
+stage "NVML of every simulated machine through the library of C" -count=1 -timeout 30m -run '^TestSharedLibrary$' ./internal/hardware/nvidia
 stage "every MIG layout applied on every simulated machine, killed at each step" -count=1 -timeout 60m -run '^TestLayoutsOnSimulatedMachines$|^TestKilled' ./internal/node/migapply
 walks "100,000 random walks of MIG changes" 100000 -run '^TestConverges$' ./internal/node/migapply
 # Another stage of the harness or the cluster is one more line: stage NAME -C kube ... -run PATTERN PACKAGE.
