@@ -6,8 +6,7 @@ say "generated files"
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z | tar --create --null --files-from=- | tar --extract --directory="$copy"
-# With -trimpath, what a package compiles to does not depend on the folder: the generators find it in the build cache.
-GOFLAGS="${GOFLAGS:-} -trimpath" "$copy/hack/generate.sh"
+trim "$copy/hack/generate.sh"
 stale=()
 while IFS= read -r -d '' file; do
 	cmp --silent "$file" "$copy/$file" || stale+=("$file")

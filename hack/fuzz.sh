@@ -8,7 +8,7 @@ trap 'rm -f "$log"' EXIT
 
 # fuzz runs one target: module, target, package.
 fuzz() {
-	go test -C "$1" -run '^$' -fuzz "^$2\$" -fuzztime "$time" "$3" >"$log" 2>&1 || return 1
+	trim go test -C "$1" -run '^$' -fuzz "^$2\$" -fuzztime "$time" "$3" >"$log" 2>&1 || return 1
 	# go test passes when the pattern matches no target.
 	! grep -q 'no fuzz tests to fuzz' "$log"
 }

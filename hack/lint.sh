@@ -15,6 +15,8 @@ for module in . kube kube/helm kube/promql hack/berthlint hack/images; do
 	say "vet and berthlint in $module"
 	# The embedded Kubernetes (kube/cmd/hyperkube) is left out: one file, an hour of other people's types.
 	packages=$(go list -C "$module" ./... | grep -v /cmd/hyperkube)
-	(cd "$module" && go vet $packages && "$berthlint" $packages)
+	trim=
+	[ "$module" != . ] || trim=trim
+	(cd "$module" && $trim go vet $packages && $trim "$berthlint" $packages)
 done
 hack/fresh.sh

@@ -18,16 +18,16 @@ timed lint hack/lint.sh
 timed "unit tests" hack/unit.sh
 # For longer in soak.sh.
 FUZZTIME=${FUZZTIME:-3s} timed fuzzing hack/fuzz.sh
-timed "DRA slices" go test -C kube -count=1 -timeout 5m ./test/dra
-timed "the scheduler's plugins" go test -C kube -count=1 -timeout 10m ./test/scheduler ./internal/preemption ./cmd/berth-scheduler
+# Berth against Kubernetes' own code. The kubelet's managers need what the end-to-end tests need.
+beside=(./test/dra ./test/scheduler ./internal/preemption ./cmd/berth-scheduler)
+[ ${#sandbox_reasons[@]} != 0 ] || beside+=(./test/devicemanager)
+timed "beside Kubernetes' own code" go test -C kube -count=1 -timeout 20m "${beside[@]}"
 timed "benchmark of the scheduler, a few nodes" go test -C kube -count=1 -timeout 5m ./test/schedulerbench/...
 if [ ${#sandbox_reasons[@]} != 0 ]; then
 	say "all other tests passed; SKIPPED: the end-to-end tests, because:"
 	print_reasons >&2
 	exit 0
 fi
-say "Berth against the kubelet's own device manager and DRA manager"
-timed "kubelet's managers" go test -C kube -count=1 -timeout 20m ./test/devicemanager
 SANDBOX=$(mktemp -d /tmp/berth-test.XXXXXX)
 export SANDBOX
 trap 'hack/stop.sh || true; rm -rf "$SANDBOX"; print_times' EXIT

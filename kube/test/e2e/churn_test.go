@@ -26,7 +26,7 @@ import (
 
 // The environment variables of the tests with large counts:
 //
-//	BERTH_SOAK=1  200 pods and 50 restarts of the agent instead of 24 and 5; 200 pods beside a foreign List instead of 12
+//	BERTH_SOAK=1  200 pods and 50 restarts of the agent instead of 16 and 3; 200 pods beside a foreign List instead of 12
 //	BERTH_SEED    repeats the random choices of an earlier run
 const (
 	envSoak = "BERTH_SOAK"
@@ -62,7 +62,7 @@ type interval struct{ from, to time.Time }
 // GPUs of a deleted pod are free.
 func TestChurn(t *testing.T) {
 	r := theNode(t)
-	pods, restarts, limit := 24, 5, 3*time.Minute
+	pods, restarts, limit := 16, 3, 3*time.Minute
 	if os.Getenv(envSoak) != "" {
 		pods, restarts, limit = 200, 50, 20*time.Minute
 	}

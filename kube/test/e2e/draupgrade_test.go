@@ -47,7 +47,7 @@ func testDRAUpgrade(t *testing.T, l *draLab) {
 		}
 		failed <- nil
 	}()
-	for range killRounds(3, 10) {
+	for range killRounds(2, 10) {
 		before := pods.Load()
 		if err := l.node.UpgradeAgent(timeout(t, 2*time.Minute)); err != nil {
 			t.Fatal(err)

@@ -45,10 +45,10 @@ type randomGang struct {
 
 // TestGangRuns runs random gangs with the scheduler as it ships, two replicas with the rights of the chart, on API nodes. In between pods
 // are deleted, nodes are cordoned, and the leader is killed, deleted, or loses its Lease. After each step no gang is bound in part for
-// long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 5,000 steps in place of 100.
+// long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 5,000 steps in place of 60.
 func TestGangRuns(t *testing.T) {
 	s := gangCluster(t, 2)
-	steps, seed := 100, rand.Uint64()
+	steps, seed := 60, rand.Uint64()
 	if os.Getenv(envSoak) != "" {
 		steps = 5000
 	}

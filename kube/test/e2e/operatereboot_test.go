@@ -44,10 +44,10 @@ type rebootLab struct {
 	layout *draLab
 }
 
-// newRebootLab returns a lab for 2 reboots with 5 pods. BERTH_SOAK=1 makes that 50 with 20 on a node with 20 GPUs, and leaves
+// newRebootLab returns a lab for a reboot with 5 pods. BERTH_SOAK=1 makes that 50 with 20 on a node with 20 GPUs, and leaves
 // the kubelet's default of 1 minute for syncFrequency. BERTH_REBOOTS replaces the number of reboots.
 func newRebootLab(t *testing.T) *rebootLab {
-	l := &rebootLab{times: 2, pods: 5, gpus: nodeGPUs, architecture: "Hopper", soak: os.Getenv(envSoak) != ""}
+	l := &rebootLab{times: 1, pods: 5, gpus: nodeGPUs, architecture: "Hopper", soak: os.Getenv(envSoak) != ""}
 	var o sandbox.Options
 	if l.soak {
 		l.times, l.pods, l.gpus, l.architecture = 50, 20, 20, "Turing"

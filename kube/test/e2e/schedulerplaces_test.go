@@ -230,10 +230,10 @@ func nodesOnly(names ...string) *corev1.Affinity {
 }
 
 // testPredicted runs random pods of 1 to 8 GPUs, and deletes random ones when the nodes are full. The scheduler compares each prediction
-// with the holders in the GPUNode: at least 99 % must be hits. BERTH_SOAK=1 runs 1,000 pods in place of 40, and up to four of them at a
+// with the holders in the GPUNode: at least 99 % must be hits. BERTH_SOAK=1 runs 1,000 pods in place of 24, and up to four of them at a
 // time: those that go to one node have to be bound in the order of their scheduling, or each gets the GPUs of another.
 func (l *placesLab) testPredicted(t *testing.T) {
-	pods, most, seed := 40, 1, rand.Uint64()
+	pods, most, seed := 24, 1, rand.Uint64()
 	if os.Getenv(envSoak) != "" {
 		pods, most = 1000, 4
 	}
