@@ -142,6 +142,6 @@ stage() {
 
 # trim makes what the packages of the root module compile to independent of the folder that the repository is in: another clone finds it in
 # the build cache. Programs that kube/ shares with Kubernetes are compiled without it, see build.sh.
-trim() { GOFLAGS="${GOFLAGS:-} -trimpath" "$@"; }
+trim() { GOFLAGS="$(go env GOFLAGS) -trimpath" "$@"; }
 
 export CGO_CFLAGS="${CGO_CFLAGS:--O2 -g -Wno-deprecated-declarations}"
