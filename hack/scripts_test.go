@@ -289,7 +289,7 @@ func TestSequentialTests(t *testing.T) {
 	}
 	script := strings.ReplaceAll(string(blob), "\\\n", " ")
 	pattern := regexp.MustCompile(`(?m)^sequential='([^']+)'$`).FindStringSubmatch(script)
-	stage := regexp.MustCompile(`(?m)^trim stage .* -run "\$sequential" (.*)$`).FindStringSubmatch(script)
+	stage := regexp.MustCompile(`(?m)^stage .* -run "\$sequential" (.*)$`).FindStringSubmatch(script)
 	if pattern == nil || stage == nil {
 		t.Fatalf("unit.sh has the pattern %q and the stage %q", pattern, stage)
 	}

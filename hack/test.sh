@@ -17,7 +17,7 @@ fi
 timed lint hack/lint.sh
 timed "unit tests" hack/unit.sh
 # For longer in soak.sh.
-FUZZTIME=${FUZZTIME:-3s} timed fuzzing hack/fuzz.sh
+FUZZTIME=${FUZZTIME:-2s} timed fuzzing hack/fuzz.sh
 # Berth against Kubernetes' own code. The kubelet's managers need what the end-to-end tests need.
 beside=(./test/dra ./test/scheduler ./internal/preemption ./cmd/berth-scheduler)
 [ ${#sandbox_reasons[@]} != 0 ] || beside+=(./test/devicemanager)

@@ -8,8 +8,8 @@ say "unit tests of the root module"
 # down each step, and scripts start berth some 900 times, which takes 0.6 s of CPU time each. They run without it.
 sequential='^(TestScripts|TestGoldens|TestExitCodes|TestCutOff|TestOddGPUsAgainstTwin|TestRandomLayouts|TestExactPlacements|TestPermutation)$'
 # go vet of all tests is lint.sh's. The tests of the agent alone take half of the default limit on 2 CPUs.
-trim go test -race -vet=off -timeout 20m -skip "$sequential" ./...
-trim stage "tests of the root module without the race detector" -vet=off -run "$sequential" ./internal/cli ./internal/cli/complete ./internal/cli/simcmd \
+go test -race -vet=off -timeout 20m -skip "$sequential" ./...
+stage "tests of the root module without the race detector" -vet=off -run "$sequential" ./internal/cli ./internal/cli/complete ./internal/cli/simcmd \
 	./internal/cluster/operator/validation ./internal/cluster/replay ./internal/core/mig
 say "unit tests of the nested module"
 # Kubernetes' scheduler takes 10 minutes to compile with the race detector: the tests that link it run without it, in test.sh.

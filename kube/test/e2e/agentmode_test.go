@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,15 +47,13 @@ type agentTest struct {
 }
 
 // agentTests returns the tests in order: a node that has forgotten a GPU makes all later ones fail.
-func agentTests() []agentTest { return append(processTests(), kubeletTests()...) }
-
-// processTests are those of agentTests that start or end the agent.
-func processTests() []agentTest {
-	return []agentTest{
+func agentTests() []agentTest {
+	tests := []agentTest{
 		{"GivesDevices", testGivesDevices},
 		{"AgentKilled", testAgentKilled},
 		{"AgentUpgraded", testAgentUpgraded},
 	}
+	return append(tests, kubeletTests()...)
 }
 
 func TestAgentAsDaemonSet(t *testing.T) {
@@ -69,14 +66,15 @@ func TestAgentAsDaemonSet(t *testing.T) {
 	})
 	t.Run("Permissions", func(t *testing.T) { testPermissions(t, r) })
 	t.Run("Views", func(t *testing.T) { testViews(t, r) })
-	runAgentTests(t, r, agentTests())
+	runAgentTests(t, r)
 	t.Run("WritesOnlyItsOwn", func(t *testing.T) { testAgentWrites(t, r.Cluster, r.node.Name(), r.podToken(t)) })
 	t.Run("NothingForbidden", func(t *testing.T) { testNothingForbidden(t, r) })
 	t.Run("DriverUpgraded", func(t *testing.T) { testDriverUpgraded(t, r) })
 }
 
-// TestAgentAsHostProcess runs the agent outside a pod, as a system service does. BERTH_SOAK=1 runs also the tests of the kubelet with it.
+// TestAgentAsHostProcess runs the agent outside a pod, as a system service does. It runs with BERTH_SOAK=1 only.
 func TestAgentAsHostProcess(t *testing.T) {
+	soakOnly(t)
 	r := newRig(cluster(t))
 	shipped := r.mode
 	if err := shipped.Remove(timeout(t, 30*time.Second)); err != nil {
@@ -84,10 +82,6 @@ func TestAgentAsHostProcess(t *testing.T) {
 	}
 	host := &hostAgent{node: r.node}
 	r.mode = host
-	tests := processTests()
-	if os.Getenv(envSoak) != "" {
-		tests = agentTests()
-	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -98,14 +92,14 @@ func TestAgentAsHostProcess(t *testing.T) {
 	if err := host.Start(timeout(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	runAgentTests(t, r, tests)
+	runAgentTests(t, r)
 }
 
-func runAgentTests(t *testing.T, r *rig, tests []agentTest) {
+func runAgentTests(t *testing.T, r *rig) {
 	if r.State().Profile == "" {
 		t.Skip("skipped: the sandbox has no simulated hardware; start it with --profile")
 	}
-	for _, test := range tests {
+	for _, test := range agentTests() {
 		t.Run(test.name, func(t *testing.T) {
 			// Check the node first, so that a test is not blamed for the leftovers of an earlier one.
 			r.waitAllocatable(t, nodeGPUs)

@@ -46,6 +46,7 @@ type fitPod struct {
 // TestDRAFit asks berth fit about random claims and pods, creates each, and compares what the scheduler does: whether it is scheduled,
 // and the devices that it gets on the node that the scheduler chose.
 func TestDRAFit(t *testing.T) {
+	soakOnly(t)
 	l := &fitLab{draLab: newDRALab(t, sandbox.Options{}), random: seeded(t)}
 	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
 - select: {model: ["NVIDIA H100*"]}

@@ -60,6 +60,7 @@ type randomWorld struct {
 // testDRARandomSteps does random steps on the first node, and checks after each that no device has two holders, that none is
 // advertised through both APIs, and that the ledger has what the containers have.
 func testDRARandomSteps(t *testing.T, l *draLab) {
+	soakOnly(t)
 	w := &randomWorld{draLab: l, random: seeded(t), broken: -1}
 	w.uses = [nodeGPUs]use{byPlugin, byPlugin, byPlugin, byDRA, byDRA, onDemand, smallLayout, largeLayout}
 	w.configure(t)

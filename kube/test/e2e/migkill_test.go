@@ -20,6 +20,14 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
+// soakOnly skips a test that repeats on the cluster what unit tests do at each step, unless BERTH_SOAK is set.
+func soakOnly(t *testing.T) {
+	t.Helper()
+	if os.Getenv(envSoak) == "" {
+		t.Skip("it takes long; set BERTH_SOAK")
+	}
+}
+
 // killRounds is how often the agent is killed: a few times, or many times with BERTH_SOAK.
 func killRounds(few, many int) int {
 	if os.Getenv(envSoak) != "" {
@@ -78,6 +86,7 @@ const (
 // testKilledDuringLayouts kills the agent at random moments of MIG changes, and sometimes its successor too. Each time
 // the node must end with exactly the requested layout, and the pods that run on it must continue undisturbed.
 func testKilledDuringLayouts(t *testing.T, l *lab) {
+	soakOnly(t)
 	random := seeded(t)
 	rounds := killRounds(4, 60)
 	layouts := killPair()
@@ -250,6 +259,7 @@ const mpsConfig = plainConfig + "gpus: [{select: {index: [2]}, sharing: {mode: m
 // testKilledDuringMPS kills agent and supervisor while an MPS daemon starts, and the supervisor while the daemon runs.
 // There must never be more than one daemon.
 func testKilledDuringMPS(t *testing.T, l *lab) {
+	soakOnly(t)
 	random := seeded(t)
 	with := map[string]int{gpuResource: nodeGPUs - 1, mpsResource: 8}
 	without := map[string]int{gpuResource: nodeGPUs}
