@@ -69,7 +69,7 @@ func TestDRAFit(t *testing.T) {
 	if _, err := l.Client().CoreV1().Namespaces().Patch(t.Context(), metav1.NamespaceDefault, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	start, fits, rounds := time.Now(), 0, killRounds(15, 200)
+	start, fits, rounds := time.Now(), 0, 200
 	codes := map[v1alpha1.FitReasonCode]int{}
 	for round := range rounds {
 		if len(l.kept) > 0 && l.random.IntN(3) == 0 {

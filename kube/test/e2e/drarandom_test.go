@@ -92,7 +92,7 @@ func testDRARandomSteps(t *testing.T, l *draLab) {
 		total += step.weight
 	}
 	var done []string
-	for range killRounds(20, 300) {
+	for range 300 {
 		at := w.random.IntN(total)
 		for _, step := range steps {
 			if at -= step.weight; at >= 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,7 +48,11 @@ func testDRAUpgrade(t *testing.T, l *draLab) {
 		}
 		failed <- nil
 	}()
-	for range killRounds(2, 10) {
+	rounds := 2
+	if os.Getenv(envSoak) != "" {
+		rounds = 10
+	}
+	for range rounds {
 		before := pods.Load()
 		if err := l.node.UpgradeAgent(timeout(t, 2*time.Minute)); err != nil {
 			t.Fatal(err)

@@ -20,20 +20,12 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// soakOnly skips a test that repeats on the cluster what unit tests do at each step, unless BERTH_SOAK is set.
+// soakOnly skips a test that takes long, unless BERTH_SOAK is set.
 func soakOnly(t *testing.T) {
 	t.Helper()
 	if os.Getenv(envSoak) == "" {
 		t.Skip("it takes long; set BERTH_SOAK")
 	}
-}
-
-// killRounds is how often the agent is killed: a few times, or many times with BERTH_SOAK.
-func killRounds(few, many int) int {
-	if os.Getenv(envSoak) != "" {
-		return many
-	}
-	return few
 }
 
 // seeded returns a random source for a test, which BERTH_SEED repeats.
@@ -88,7 +80,7 @@ const (
 func testKilledDuringLayouts(t *testing.T, l *lab) {
 	soakOnly(t)
 	random := seeded(t)
-	rounds := killRounds(4, 60)
+	const rounds = 60
 	layouts := killPair()
 	l.setMap(t, layoutsMap, map[string]string{"config.yaml": killLayouts})
 	l.layout(t, layouts[0].name, layouts[0].want)
@@ -266,7 +258,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 	at := l.setConfigs(t, map[string]string{"default": mpsConfig})
 	usual := l.waitKubelet(t, with).Sub(at)
 	t.Logf("shared by MPS %s after the edit", ms(usual))
-	for round := range killRounds(3, 40) {
+	for round := range 40 {
 		l.setConfigs(t, map[string]string{"default": plainConfig})
 		l.waitKubelet(t, without)
 		l.waitDaemons(t, 0)

@@ -72,7 +72,6 @@ func newRebootLab(t *testing.T) *rebootLab {
 // the kubelet fails a pod of a device plugin that has not registered yet (kubernetes/kubernetes#125579, #128043), and tries
 // again to prepare a claim. With BERTH_SOAK=1 also pods of a plugin of NVIDIA's pattern.
 func TestOperateReboot(t *testing.T) {
-	soakOnly(t)
 	l := newRebootLab(t)
 	t.Run("DevicePlugin", func(t *testing.T) { testRebootDevicePlugin(t, l, sandbox.RebootOptions{}) })
 	if l.soak { // It tests another's program.

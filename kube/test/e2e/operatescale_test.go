@@ -44,8 +44,8 @@ type scale struct {
 }
 
 // TestOperateScale measures the operator on a cluster of many nodes that are objects of the API only: the time until all are validated, its
-// memory, what it writes at rest, and how long a new process needs until it acts. It runs with BERTH_SOAK=1
-// only, on 1,000 nodes.
+// memory, what it writes at rest, and how long a new process needs until it acts. It runs
+// with BERTH_SOAK=1 only, on 1,000 nodes.
 func TestOperateScale(t *testing.T) {
 	soakOnly(t)
 	const count = 1000
