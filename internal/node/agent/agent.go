@@ -78,10 +78,9 @@ type Deps struct {
 	// Config is the configuration, which follows its sources; Run runs it.
 	Config   *configwatch.Watcher
 	Hardware hardware.Machine
-	// API and Kube are nil for an agent that publishes nothing (standalone). PodUID is empty for one outside a pod.
-	API    dynamic.Interface
-	Kube   kubernetes.Interface
-	PodUID string
+	// API and Kube are nil for an agent that publishes nothing (standalone).
+	API  dynamic.Interface
+	Kube kubernetes.Interface
 	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (validationfiles.In).
 	Namespace, Stack, ValidationFiles string
 	Clock                             clock.WithTicker
@@ -91,6 +90,8 @@ type Deps struct {
 	// Instance distinguishes this agent from another one of the node, which exists during an upgrade; empty means
 	// [pages.DefaultInstance].
 	Instance string
+	// DRAInstance names the sockets of the DRA driver; nil for random names. See [dra.ServerDeps].
+	DRAInstance func() string
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
 	HookSource string
 	// Fault is called at each step of settlements (allocatable), time slices (timeslice), prepares and unprepares (dra); an error stops
@@ -398,7 +399,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 			FileLost: a.stateLost, Report: a.reports.list.Set, Clock: a.deps.Clock,
 		})
 		a.devices.dra = drasync.New(drasync.Deps{
-			DriverName: a.config.DRADriverName, NodeName: a.config.NodeName, PodUID: a.deps.PodUID,
+			DriverName: a.config.DRADriverName, NodeName: a.config.NodeName, Instance: a.deps.DRAInstance,
 			KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
 			Devices: a.devices.allocatable, Ledger: a.node.ledger, Handover: a.devices.handover, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable, MPS: a.devices.injection.MPS},
 			Changes:     drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await, Daemon: a.changes.mps.Await},

@@ -59,8 +59,8 @@ type bench struct {
 	hook string
 	// boot is the ID of the boot; empty for this machine's.
 	boot string
-	// podUID is that of the agent's pod; empty for an agent outside a pod.
-	podUID string
+	// instance distinguishes two agents of one node; empty for a node with one.
+	instance string
 	// override changes the configuration last; nil for nothing.
 	override func(*v1alpha1.AgentConfig)
 	// api is the API server; nil for a standalone agent.
@@ -131,7 +131,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{Kube: b.kube, PodUID: b.podUID, Instance: b.podUID, HookSource: b.hook, BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
+	wiring := Deps{Kube: b.kube, Instance: b.instance, DRAInstance: b.draInstance, HookSource: b.hook, BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
 	client := b.client
 	if b.api != nil {
 		client = b.api

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -23,14 +24,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
+// draInstance names the sockets of the agent's DRA driver.
+func (b *bench) draInstance() string { return cmp.Or(b.instance, "agent") }
+
 // register registers the driver as the kubelet does, and returns the name that it registers.
 func (b *claimBench) register() string {
 	b.t.Helper()
-	file := b.driver + "-reg.sock"
-	if b.podUID != "" {
-		file = b.driver + "-" + b.podUID + "-reg.sock"
-	}
-	socket := filepath.Join(b.kubeletDir(), "plugins_registry", file)
+	socket := filepath.Join(b.kubeletDir(), "plugins_registry", b.driver+"-"+b.draInstance()+"-reg.sock")
 	b.until("the registration socket exists", func() bool { // It is created after the driver's own socket.
 		_, err := os.Stat(socket)
 		return err == nil

@@ -11,11 +11,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
-// beside starts an agent in a pod of its own.
-func (b *claimBench) beside(podUID string) *claimBench {
+// beside starts another agent of the node.
+func (b *claimBench) beside(instance string) *claimBench {
 	b.t.Helper()
 	other := *b.bench
-	other.podUID, other.agent = podUID, nil
+	other.instance, other.agent = instance, nil
 	next := &claimBench{bench: &other, clients: b.clients, driver: b.driver}
 	next.begin()
 	return next
@@ -26,7 +26,7 @@ func (b *claimBench) beside(podUID string) *claimBench {
 func TestUpgradePrepares(t *testing.T) {
 	b := newIdleClaimBench(t, "h100x8", pool.DefaultDriver)
 	b.configure("gpus: [{allocation: {api: dra}, dynamicMIG: true}]\n")
-	b.podUID = "first"
+	b.instance = "first"
 	b.begin()
 	b.register()
 	ctx, supervisor := t.Context(), &mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}

@@ -103,13 +103,13 @@ func BenchmarkPrepare(b *testing.B) {
 				claims[i] = allocated(name(i), "uid-"+name(i), result("gpu", i))
 			}
 			l := openLedger(b, dir)
-			h := &host{node: n, dir: dir, client: fake.NewClientset(claims...), failures: make(chan error, 10)}
+			h := &host{node: n, dir: dir, client: fake.NewClientset(claims...), instance: "1234", failures: make(chan error, 10)}
 			d := New(n.deps(l))
 			if err := d.Adopt(); err != nil {
 				b.Fatal(err)
 			}
-			h.run(b, d, "1234")
-			k := register(b, h.server.sockets()[0])
+			h.run(b, d)
+			k := register(b, h.sockets()[0])
 			for i := range held {
 				if _, err := k.prepare(b.Context(), allocated(name(i+1), "uid-"+name(i+1))); err != nil {
 					b.Fatal(err)

@@ -77,6 +77,5 @@
 //   - A failed write is repeated after up to 1,000 s (:522, the default rate limiter), and success is not reported. See package publish.
 //   - The interceptors get the calls of both sockets (kubeletplugin/draplugin.go:1058, 1103).
 //   - Stop does not wait for calls that are under way; the Server does.
-//   - A socket of an instance that was killed stays, and only the instance with the same pod UID replaces it. The Server removes those
-//     that nobody serves.
+//   - A socket of an instance that was killed stays. The Server removes those that no process serves.
 package dra

@@ -31,28 +31,30 @@ type host struct {
 	*node
 	dir        string
 	client     *fake.Clientset
+	instance   string
+	attempts   atomic.Int32
 	registered atomic.Int32
 	failures   chan error
 	server     *Server
 	stop       func()
 }
 
-// serve runs the server of an instance with the UID of its pod, until stop is called or the test ends.
-func serve(t testing.TB, n *node, dir, uid string, objects ...runtime.Object) *host {
+// serve runs the server of an instance, until stop is called or the test ends.
+func serve(t testing.TB, n *node, dir, instance string, objects ...runtime.Object) *host {
 	t.Helper()
-	h := &host{node: n, dir: dir, client: fake.NewClientset(objects...), failures: make(chan error, 10)}
-	h.run(t, n.driver(t), uid)
+	h := &host{node: n, dir: dir, client: fake.NewClientset(objects...), instance: instance, failures: make(chan error, 10)}
+	h.run(t, n.driver(t))
 	return h
 }
 
-func (h *host) run(t testing.TB, d *Driver, uid string) {
+func (h *host) run(t testing.TB, d *Driver) {
 	t.Helper()
 	if err := os.MkdirAll(h.registry(), 0o750); err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan struct{}, 100)
 	h.server = NewServer(ServerDeps{
-		Driver: d, Client: h.client, NodeName: pool, PodUID: uid, KubeletDir: h.dir,
+		Driver: d, Client: h.client, NodeName: pool, Instance: h.next, KubeletDir: h.dir,
 		Serving:    func() { h.registered.Add(1); served <- struct{}{} },
 		Registered: func() { h.registered.Add(1); served <- struct{}{} },
 		Failed:     func(err error) { h.failures <- err },
@@ -77,6 +79,19 @@ func (h *host) run(t testing.TB, d *Driver, uid string) {
 		t.Fatalf("the server does not run: %v", h.reported(Source))
 	}
 }
+
+// next returns the instance of the next attempt to serve.
+func (h *host) next() string { return h.attempt(h.attempts.Add(1)) }
+
+func (h *host) attempt(n int32) string {
+	if n == 1 {
+		return h.instance
+	}
+	return fmt.Sprintf("%s-%d", h.instance, n)
+}
+
+// sockets returns the paths of the sockets of the present attempt to serve.
+func (h *host) sockets() []string { return h.server.sockets(h.attempt(h.attempts.Load())) }
 
 func (h *host) registry() string { return registryDir(h.dir) }
 func (h *host) plugins() string  { return pluginDir(h.dir, driverName) }
@@ -197,7 +212,7 @@ func TestServer(t *testing.T) {
 			t.Errorf("left %v", n.ledger.holders())
 		}
 		h.stop()
-		for _, path := range h.server.sockets() {
+		for _, path := range h.sockets() {
 			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s is left: %v", path, err)
 			}
@@ -205,22 +220,116 @@ func TestServer(t *testing.T) {
 	})
 }
 
-// TestRegistrationRefused: the problem has the kubelet's reason, and ends with a registration.
+// TestRegistrationRefused: after a refusal the server serves with other sockets. The problem has the kubelet's reason, and ends with a
+// registration.
 func TestRegistrationRefused(t *testing.T) {
-	h := serve(t, newNode(1), t.TempDir(), "1234")
-	k := register(t, h.server.sockets()[0])
-	_, err := k.registrar.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: "no such version"})
-	if err == nil {
-		t.Error("no error")
+	tests := map[string]struct {
+		// refusal is the kubelet's; in it, %s is the driver's socket.
+		refusal string
+		// wantAgain is true when the server serves again.
+		wantAgain bool
+	}{
+		"version": {refusal: "no such version", wantAgain: true},
+		"another": {refusal: "endpoint %s5 already registered for DRA driver plugin gpu.berth.dev", wantAgain: true},
+		"itself":  {refusal: "RegisterPlugin error -- plugin registration failed with err: endpoint %s already registered for DRA driver plugin gpu.berth.dev"},
 	}
-	if got := h.reported(Source); len(got) != 1 || got[0].Code != "DRA_NOT_SERVED" || !strings.Contains(got[0].Message, "no such version") {
-		t.Errorf("%v", got)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := serve(t, newNode(1), t.TempDir(), "1234")
+			refused := h.sockets()
+			k := register(t, refused[0])
+			refusal := strings.ReplaceAll(test.refusal, "%s", refused[1])
+			if _, err := k.registrar.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: refusal}); err == nil {
+				t.Error("no error")
+			}
+			for h.registered.Load() < 3 { // Served, registered, and served or registered.
+				time.Sleep(time.Millisecond)
+			}
+			if !test.wantAgain {
+				if got := h.reported(Source); len(got) != 0 || h.attempts.Load() != 1 {
+					t.Errorf("served %d times: %v", h.attempts.Load(), got)
+				}
+				return
+			}
+			if got := h.reported(Source); len(got) != 1 || got[0].Code != "DRA_NOT_SERVED" || !strings.Contains(got[0].Message, "refused the driver: "+refusal) {
+				t.Errorf("%v", got)
+			}
+			for i, path := range h.sockets() {
+				if path == refused[i] {
+					t.Errorf("%s serves again", path)
+				}
+				if _, err := os.Lstat(refused[i]); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s is left: %v", refused[i], err)
+				}
+			}
+			register(t, h.sockets()[0])
+			if got := h.reported(Source); len(got) != 0 {
+				t.Errorf("%v", got)
+			}
+		})
 	}
-	if _, err := k.registrar.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
-		t.Error(err)
+}
+
+// TestSocketPaths: the paths are short enough for sockets with the kubelet's directory of each distribution.
+func TestSocketPaths(t *testing.T) {
+	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/k0s/kubelet", "/var/snap/microk8s/common/var/lib/kubelet"} {
+		s := NewServer(ServerDeps{KubeletDir: dir, Driver: &Driver{deps: Deps{DriverName: "gpu.berth.dev"}}})
+		for _, path := range s.sockets(randomInstance()) {
+			if len(path) > 107 {
+				t.Errorf("%s has %d bytes, and at most 107 are possible", path, len(path))
+			}
+			patterns := socketPatterns(s.registry(), s.plugin(), s.name())
+			if one, err := filepath.Match(patterns[0], path); err != nil || !one {
+				if other, err := filepath.Match(patterns[1], path); err != nil || !other {
+					t.Errorf("%s matches none of %s: %v", path, patterns, err)
+				}
+			}
+		}
 	}
-	if got := h.reported(Source); len(got) != 0 {
-		t.Errorf("%v", got)
+}
+
+// TestKilledInstance: the sockets of an instance that was killed stay until the next one is registered.
+func TestKilledInstance(t *testing.T) {
+	n, dir := newNode(1), t.TempDir()
+	killed := serve(t, n, dir, "killed")
+	left := killed.sockets()
+	killed.stop()
+	for _, path := range left {
+		leave(t, path, time.Minute)
+	}
+	h := serve(t, n, dir, "next")
+	for _, path := range left {
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("removed before the next instance is registered: %v", err)
+		}
+	}
+	register(t, h.sockets()[0])
+	for _, path := range left {
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is left", path)
+			}
+		}
+	}
+}
+
+// leave makes a socket of that age that no process serves.
+func leave(t *testing.T, path string, age time.Duration) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	past := time.Now().Add(-age)
+	if err := os.Chtimes(path, past, past); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -229,12 +338,12 @@ func TestTwoInstances(t *testing.T) {
 	claim := allocated("a", "u1", result("gpu", 0))
 	n, dir := newNode(1), t.TempDir()
 	old := serve(t, n, dir, "old", claim)
-	first := register(t, old.server.sockets()[0])
+	first := register(t, old.sockets()[0])
 	if _, err := first.prepare(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
 	next := serve(t, n, dir, "new", claim)
-	second := register(t, next.server.sockets()[0])
+	second := register(t, next.sockets()[0])
 	if _, err := first.prepare(t.Context(), claim); err != nil {
 		t.Errorf("the old instance serves no more: %v", err)
 	}
@@ -252,23 +361,17 @@ func TestStaleSockets(t *testing.T) {
 	dir := t.TempDir()
 	stale, living, fresh, other := filepath.Join(dir, driverName+"-a-reg.sock"), filepath.Join(dir, driverName+"-b-reg.sock"),
 		filepath.Join(dir, driverName+"-c-reg.sock"), filepath.Join(dir, "other.example.com-reg.sock")
-	for _, path := range []string{stale, living, fresh, other} {
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener.(*net.UnixListener).SetUnlinkOnClose(false)
-		if path == living {
-			t.Cleanup(func() { _ = listener.Close() })
-		} else if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if path != fresh {
-			past := time.Now().Add(-time.Minute)
-			if err := os.Chtimes(path, past, past); err != nil {
-				t.Fatal(err)
-			}
-		}
+	for path, age := range map[string]time.Duration{stale: time.Minute, fresh: 0, other: time.Minute} {
+		leave(t, path, age)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", living)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	past := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(living, past, past); err != nil {
+		t.Fatal(err)
 	}
 	removed, err := removeStale(filepath.Join(dir, driverName+"-*reg.sock"), time.Now())
 	if err != nil || len(removed) != 1 || removed[0] != stale {
@@ -302,7 +405,7 @@ func TestServeAgain(t *testing.T) {
 	for h.registered.Load() < 2 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	register(t, h.server.sockets()[0])
+	register(t, h.sockets()[0])
 	if got := h.reported(Source); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
@@ -312,7 +415,7 @@ func TestServeAgain(t *testing.T) {
 func TestHealthStream(t *testing.T) {
 	n := newNode(2)
 	h := serve(t, n, t.TempDir(), "1234")
-	k := register(t, h.server.sockets()[0])
+	k := register(t, h.sockets()[0])
 	stream, err := k.health.NodeWatchResources(t.Context(), &healthpb.NodeWatchResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -2,18 +2,24 @@ package dra
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
 
-// staleAfter is how old a socket has to be that is removed because nobody serves it: a new one may not listen yet.
-const staleAfter = 5 * time.Second
+// staleAfter is how old a socket has to be that is removed because no process serves it: a new one may not listen yet.
+const staleAfter = time.Second
+
+// randomInstance returns 10 random characters (50 bits). With them, the paths of the sockets are short enough (107 bytes) below the
+// kubelet's directory of each distribution; with the UID of a pod they are not on MicroK8s.
+func randomInstance() string { return strings.ToLower(rand.Text()[:10]) }
 
 // listen makes a socket that only root can connect to. Its end removes the file.
 func listen(ctx context.Context, path string) (net.Listener, error) {

@@ -31,9 +31,6 @@ func busy() delays {
 
 const watchLag = 30 * time.Millisecond
 
-// agentUID is the UID of the agent's pod.
-const agentUID = "2c1b7d6e-0000-4000-8000-000000000001"
-
 // berthNode is a node with a running kubelet and a running agent with eight GPUs.
 func berthNode(t testing.TB, how delays, before func(ctx context.Context, resource string)) *node {
 	t.Helper()
@@ -90,7 +87,7 @@ func newAgent(dir, cgroupRoot string, with agentOptions, log *slog.Logger) (*age
 		return nil, err
 	}
 	return agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, HookSource: hook, API: with.api, Kube: with.kube, PodUID: agentUID, Fault: with.fault, Log: log,
+		Config: watcher, Hardware: machine, HookSource: hook, API: with.api, Kube: with.kube, Fault: with.fault, Log: log,
 	})
 }
 

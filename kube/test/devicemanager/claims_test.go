@@ -46,16 +46,22 @@ func startClaimManager(t testing.TB, dir string, client kubernetes.Interface, ac
 	if err := impl.Start(ctx, active, node, sources); err != nil {
 		t.Fatal(err)
 	}
-	// These are the parts of pluginmanager.NewPluginManager; only the time between two rounds differs.
+	registerDrivers(ctx, t, dir, impl.GetWatcherHandler(), registerEvery, m.closed)
+	return m
+}
+
+// registerDrivers registers the drivers in dir as a kubelet does, until closed is closed and ctx ends. These are the parts of
+// pluginmanager.NewPluginManager; only the time between two rounds differs.
+func registerDrivers(ctx context.Context, t testing.TB, dir string, handler cache.PluginHandler, every time.Duration, closed chan struct{}) {
+	t.Helper()
 	wanted, actual := cache.NewDesiredStateOfWorld(), cache.NewActualStateOfWorld()
 	rounds := reconciler.NewReconciler(operationexecutor.NewOperationExecutor(operationexecutor.NewOperationGenerator(&record.FakeRecorder{})),
-		registerEvery, wanted, actual)
-	rounds.AddHandler(registerapi.DRAPlugin, impl.GetWatcherHandler())
-	if err := pluginwatcher.NewWatcher(filepath.Join(dir, "plugins_registry"), wanted).Start(ctx, m.closed); err != nil {
+		every, wanted, actual)
+	rounds.AddHandler(registerapi.DRAPlugin, handler)
+	if err := pluginwatcher.NewWatcher(filepath.Join(dir, "plugins_registry"), wanted).Start(ctx, closed); err != nil {
 		t.Fatal(err)
 	}
 	go rounds.Run(ctx)
-	return m
 }
 
 // stop ends the manager as the end of the kubelet's process does.

@@ -82,9 +82,10 @@ type CDI struct {
 
 // Deps are the dependencies of a Syncer.
 type Deps struct {
-	// DriverName is the name of the DRA driver, NodeName that of the Node and of its pool; PodUID is the UID of the agent's pod, empty
-	// outside a pod.
-	DriverName, NodeName, PodUID string
+	// DriverName is the name of the DRA driver, NodeName that of the Node and of its pool.
+	DriverName, NodeName string
+	// Instance is that of [dra.ServerDeps].
+	Instance func() string
 	// KubeletDir is the kubelet's root directory, and HostRoot where the host's root is mounted.
 	KubeletDir, HostRoot string
 	Client               kubernetes.Interface
@@ -141,7 +142,7 @@ func New(deps Deps) *Syncer {
 		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, deps.DriverName),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
-		Driver: s.driver, NodeName: deps.NodeName, PodUID: deps.PodUID, KubeletDir: deps.KubeletDir,
+		Driver: s.driver, NodeName: deps.NodeName, Instance: deps.Instance, KubeletDir: deps.KubeletDir,
 		Client: publish.Guard(deps.Client, func(slice *resourceapi.ResourceSlice) (func(), error) {
 			return deps.Handover.Write(pool.GPUs(*slice))
 		}, func() { s.publisher.Wrote() }),
