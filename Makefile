@@ -19,7 +19,7 @@ demo: ## a real one-node Kubernetes with 8 simulated GPUs, a pod with 2 of them,
 stop: ## end what `make demo` or `make e2e` started; leaves nothing behind
 	@hack/stop.sh
 
-test: ## everything that must pass: lint, unit tests with the race detector, fuzzing, end to end (CI runs this)
+test: ## everything that must pass: unit tests with the race detector, end to end, lint, fuzzing (CI runs this)
 	@hack/test.sh
 
 unit: ## unit tests of both modules with the race detector

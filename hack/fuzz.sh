@@ -1,29 +1,35 @@
 #!/usr/bin/env bash
-# Runs each fuzz target for FUZZTIME.
+# Runs each fuzz target for FUZZTIME. The targets of a package are in one program, which is linked once.
 source "$(dirname "$0")/lib.sh"
 need_go
 time=${FUZZTIME:-5s}
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+cache=$(go env GOCACHE)/fuzz/$(go list -m) # As go test names it.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-# fuzz runs one target: module, target, package.
+# fuzz PACKAGE TARGET: PACKAGE is a directory. What the fuzzer finds is kept where go test looks for it.
 fuzz() {
-	trim go test -C "$1" -run '^$' -fuzz "^$2\$" -fuzztime "$time" "$3" >"$log" 2>&1 || return 1
-	# go test passes when the pattern matches no target.
-	! grep -q 'no fuzz tests to fuzz' "$log"
+	(cd "$1" && "$work/fuzz.test" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "$time" -test.fuzzcachedir "$cache/$1" -test.paniconexit0) >"$work/log" 2>&1 || return 1
+	# A test program passes when the pattern matches no target.
+	! grep -q 'no fuzz tests to fuzz' "$work/log"
 }
 
 # late tells whether all that went wrong is that Go's fuzzer did not end in its own time, which
 # happens on a busy machine; a target that fails writes down the input.
-late() { grep -qx '    context deadline exceeded' "$log" && ! grep -q 'Failing input written' "$log"; }
+late() { grep -qx '    context deadline exceeded' "$work/log" && ! grep -q 'Failing input written' "$work/log"; }
 
 git grep -hoE --full-name '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' >/dev/null || fail "no fuzz target found"
+built=
 git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sort | while IFS=: read -r file target; do
 	target=${target#func }
-	module=.
-	case $file in kube/*) module=kube ;; esac
-	package=./$(realpath --relative-to="$module" "$(dirname "$file")")
+	package=$(dirname "$file")
+	if [ "$package" != "$built" ]; then
+		module=.
+		case $file in kube/*) module=kube ;; esac
+		trim go test -C "$module" -c -vet=off -fuzz . -o "$work/fuzz.test" "./$(realpath --relative-to="$module" "$package")"
+		built=$package
+	fi
 	say "fuzzing $target for $time"
-	fuzz "$module" "$target" "$package" || { late && say "Go's fuzzer missed its own deadline, once more" && fuzz "$module" "$target" "$package"; } ||
-		{ cat "$log"; exit 1; }
+	fuzz "$package" "$target" || { late && say "Go's fuzzer missed its own deadline, once more" && fuzz "$package" "$target"; } ||
+		{ cat "$work/log"; exit 1; }
 done

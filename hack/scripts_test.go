@@ -24,14 +24,15 @@ type machine struct {
 	Env          []string // in addition to PATH and HOME
 	EmptyInstall bool     // apt-get succeeds but brings nothing
 	Go           string   // what the fake go does; by default nothing
+	Fails        string   // the job that fails
 	Git          string   // what the fake git does; without it there is no git
 }
 
 // basics are the real programs that the scripts may use.
-var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head", "sleep", "mv", "seq"}
+var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head", "sleep", "mv", "seq", "setsid"}
 
 // jobs are the scripts that do long work; on a fake machine they only record their call.
-var jobs = []string{"build.sh", "lint.sh", "unit.sh", "fuzz.sh", "e2e.sh", "demo.sh", "stop.sh"}
+var jobs = []string{"build.sh", "checks.sh", "unit.sh", "fuzz.sh", "e2e.sh", "demo.sh", "stop.sh"}
 
 // run runs a script of this folder on the machine. It returns stdout and stderr separately; calls are the jobs that the
 // script started, in order.
@@ -69,7 +70,7 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 			t.Fatal(err)
 		}
 		if name := filepath.Base(file); name != script && slices.Contains(jobs, name) {
-			write(filepath.Join(scripts, name), `echo "`+name+` $*" >>"`+root+`/calls"`)
+			write(filepath.Join(scripts, name), `echo "`+name+` $*" >>"`+root+`/calls"`, `echo "`+name+` says this"`, `[ "`+name+`" != "`+m.Fails+`" ]`)
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(scripts, file), blob, 0o755); err != nil {
@@ -219,27 +220,33 @@ func TestPushAndRelease(t *testing.T) {
 // TestStagesAreTimed checks that the tests print how long each stage took, also when one fails, and that a failed stage
 // fails the whole run.
 func TestStagesAreTimed(t *testing.T) {
-	const before = "build, lint, unit tests, fuzzing, beside Kubernetes' own code"
+	const before = "build, unit tests, beside Kubernetes' own code"
 	tests := map[string]struct {
 		goProgram string
+		fails     string // a job
 		want      string // the lines after the first, without their seconds
 		code      int
 	}{
-		"passes": {"", before + ", benchmark of the scheduler, a few nodes, demo, end to end, in all", 0},
-		"fails":  {`case "$*" in *devicemanager) exit 3 ;; esac`, before + ": failed, in all", 3},
+		"passes":                      {"", "", before + ", benchmark of the scheduler, a few nodes, demo, end to end, lint and fuzzing, after the end-to-end tests, in all", 0},
+		"fails":                       {`case "$*" in *devicemanager) exit 3 ;; esac`, "", before + ": failed, in all", 3},
+		"lint fails":                  {"", "checks.sh", before + ", benchmark of the scheduler, a few nodes, demo, end to end, lint and fuzzing, after the end-to-end tests: failed, in all", 1},
+		"a test of the cluster fails": {"", "e2e.sh", before + ", benchmark of the scheduler, a few nodes, demo, end to end: failed, in all", 1},
 	}
 	row := regexp.MustCompile(`(?m)^ +\d+ s  (.*)$`)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := machine{Installed: true, Go: tc.goProgram}
+			m := machine{Installed: true, Go: tc.goProgram, Fails: tc.fails}
 			_, stderr, code, calls := m.run(t, "test.sh")
 			var got []string
 			for _, line := range row.FindAllStringSubmatch(stderr, -1) {
 				got = append(got, line[1])
 			}
-			if strings.Join(got, ", ") != tc.want || code != tc.code || slices.Contains(calls, "e2e.sh") != (tc.code == 0) {
+			if strings.Join(got, ", ") != tc.want || code != tc.code || slices.Contains(calls, "e2e.sh") != (tc.code != 3) {
 				t.Errorf("stages %q, want %q; exit code %d, want %d; calls %q\n%s", got, tc.want, code, tc.code, calls, stderr)
+			}
+			if tc.fails == "checks.sh" && !strings.Contains(stderr, "checks.sh says this") {
+				t.Errorf("what the linters say is not in\n%s", stderr)
 			}
 		})
 	}
