@@ -90,8 +90,6 @@ type Deps struct {
 	// Instance distinguishes this agent from another one of the node, which exists during an upgrade; empty means
 	// [pages.DefaultInstance].
 	Instance string
-	// DRAInstance names the sockets of the DRA driver; nil for random names. See [dra.ServerDeps].
-	DRAInstance func() string
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
 	HookSource string
 	// Fault is called at each step of settlements (allocatable), time slices (timeslice), prepares and unprepares (dra); an error stops
@@ -399,7 +397,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 			FileLost: a.stateLost, Report: a.reports.list.Set, Clock: a.deps.Clock,
 		})
 		a.devices.dra = drasync.New(drasync.Deps{
-			DriverName: a.config.DRADriverName, NodeName: a.config.NodeName, Instance: a.deps.DRAInstance,
+			DriverName: a.config.DRADriverName, NodeName: a.config.NodeName,
 			KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
 			Devices: a.devices.allocatable, Ledger: a.node.ledger, Handover: a.devices.handover, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable, MPS: a.devices.injection.MPS},
 			Changes:     drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await, Daemon: a.changes.mps.Await},

@@ -131,7 +131,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{Kube: b.kube, Instance: b.instance, DRAInstance: b.draInstance, HookSource: b.hook, BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
+	wiring := Deps{Kube: b.kube, Instance: b.instance, HookSource: b.hook, BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
 	client := b.client
 	if b.api != nil {
 		client = b.api

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -24,18 +23,17 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
-// draInstance names the sockets of the agent's DRA driver.
-func (b *bench) draInstance() string { return cmp.Or(b.instance, "agent") }
+// sockets waits until the agent serves its DRA driver, and returns the paths of its sockets.
+func (b *claimBench) sockets() (paths []string) {
+	b.t.Helper()
+	b.until("the DRA driver is served", func() bool { paths = b.agent.devices.dra.Sockets(); return paths != nil })
+	return paths
+}
 
 // register registers the driver as the kubelet does, and returns the name that it registers.
 func (b *claimBench) register() string {
 	b.t.Helper()
-	socket := filepath.Join(b.kubeletDir(), "plugins_registry", b.driver+"-"+b.draInstance()+"-reg.sock")
-	b.until("the registration socket exists", func() bool { // It is created after the driver's own socket.
-		_, err := os.Stat(socket)
-		return err == nil
-	})
-	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix:"+b.sockets()[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -88,9 +88,7 @@ func newIdleClaimBench(t testing.TB, profile, driver string, objects ...runtime.
 func (b *claimBench) begin() {
 	b.t.Helper()
 	b.agent, b.end = b.startUntil()
-	socket := filepath.Join(b.kubeletDir(), "plugins", b.driver, "dra-"+b.draInstance()+".sock")
-	b.until("the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
-	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix:"+b.sockets()[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func BenchmarkPrepare(b *testing.B) {
 				claims[i] = allocated(name(i), "uid-"+name(i), result("gpu", i))
 			}
 			l := openLedger(b, dir)
-			h := &host{node: n, dir: dir, client: fake.NewClientset(claims...), instance: "1234", failures: make(chan error, 10)}
+			h := &host{node: n, dir: dir, client: fake.NewClientset(claims...), failures: make(chan error, 10)}
 			d := New(n.deps(l))
 			if err := d.Adopt(); err != nil {
 				b.Fatal(err)

@@ -176,9 +176,6 @@ type ServerDeps struct {
 	// Client writes ResourceSlices and reads ResourceClaims; NodeName is the name of this Node.
 	Client   kubernetes.Interface
 	NodeName string
-	// Instance returns the part of the sockets' names that tells one attempt to serve from all others on the node, at most 16 characters.
-	// It is called before each attempt; nil for a random one.
-	Instance func() string
 	// KubeletDir is the kubelet's root. The driver's sockets are in its folder plugins/<driver>, which the Server makes, and the
 	// registration socket is in plugins_registry, which is the kubelet's: the Server waits until it exists.
 	KubeletDir string

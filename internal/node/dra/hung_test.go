@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,8 +32,8 @@ func TestRetryOverTheSocket(t *testing.T) {
 		<-hang // It ignores the end of the call, as a disk that hangs.
 		inLedger.Add(-1)
 	}
-	h := serve(t, n, t.TempDir(), "1234", claim)
-	k := register(t, filepath.Join(h.registry(), driverName+"-1234-reg.sock"))
+	h := serve(t, n, t.TempDir(), claim)
+	k := register(t, h.sockets()[0])
 	try := func(limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()

@@ -31,18 +31,16 @@ type host struct {
 	*node
 	dir        string
 	client     *fake.Clientset
-	instance   string
-	attempts   atomic.Int32
 	registered atomic.Int32
 	failures   chan error
 	server     *Server
 	stop       func()
 }
 
-// serve runs the server of an instance, until stop is called or the test ends.
-func serve(t testing.TB, n *node, dir, instance string, objects ...runtime.Object) *host {
+// serve runs a server until stop is called or the test ends.
+func serve(t testing.TB, n *node, dir string, objects ...runtime.Object) *host {
 	t.Helper()
-	h := &host{node: n, dir: dir, client: fake.NewClientset(objects...), instance: instance, failures: make(chan error, 10)}
+	h := &host{node: n, dir: dir, client: fake.NewClientset(objects...), failures: make(chan error, 10)}
 	h.run(t, n.driver(t))
 	return h
 }
@@ -54,7 +52,7 @@ func (h *host) run(t testing.TB, d *Driver) {
 	}
 	served := make(chan struct{}, 100)
 	h.server = NewServer(ServerDeps{
-		Driver: d, Client: h.client, NodeName: pool, Instance: h.next, KubeletDir: h.dir,
+		Driver: d, Client: h.client, NodeName: pool, KubeletDir: h.dir,
 		Serving:    func() { h.registered.Add(1); served <- struct{}{} },
 		Registered: func() { h.registered.Add(1); served <- struct{}{} },
 		Failed:     func(err error) { h.failures <- err },
@@ -80,18 +78,8 @@ func (h *host) run(t testing.TB, d *Driver) {
 	}
 }
 
-// next returns the instance of the next attempt to serve.
-func (h *host) next() string { return h.attempt(h.attempts.Add(1)) }
-
-func (h *host) attempt(n int32) string {
-	if n == 1 {
-		return h.instance
-	}
-	return fmt.Sprintf("%s-%d", h.instance, n)
-}
-
 // sockets returns the paths of the sockets of the present attempt to serve.
-func (h *host) sockets() []string { return h.server.sockets(h.attempt(h.attempts.Load())) }
+func (h *host) sockets() []string { return h.server.Sockets() }
 
 func (h *host) registry() string { return registryDir(h.dir) }
 func (h *host) plugins() string  { return pluginDir(h.dir, driverName) }
@@ -178,16 +166,17 @@ func TestServer(t *testing.T) {
 	t.Run("serve", func(t *testing.T) {
 		claims := []*resourceapi.ResourceClaim{allocated("a", "u1", result("gpu", 0)), allocated("b", "u2", result("gpu", 1), result("gpu", 2)), allocated("c", "u3", result("gpu", 0))}
 		n := newNode(3)
-		h := serve(t, n, t.TempDir(), "1234", claims[0], claims[1], claims[2])
-		k := register(t, filepath.Join(h.registry(), driverName+"-1234-reg.sock"))
+		h := serve(t, n, t.TempDir(), claims[0], claims[1], claims[2])
+		sockets := h.sockets()
+		k := register(t, sockets[0])
 		if h.registered.Load() != 2 {
 			t.Errorf("registered was called %d times, and not at the start and at the registration", h.registered.Load())
 		}
-		if k.info.GetName() != driverName || k.info.GetType() != registerapi.DRAPlugin || k.info.GetEndpoint() != filepath.Join(h.plugins(), "dra-1234.sock") {
+		if k.info.GetName() != driverName || k.info.GetType() != registerapi.DRAPlugin || k.info.GetEndpoint() != sockets[1] {
 			t.Errorf("%+v", k.info)
 		}
 		for path, want := range map[string]fs.FileMode{h.plugins(): 0o700 | fs.ModeDir, k.info.GetEndpoint(): 0o600 | fs.ModeSocket,
-			filepath.Join(h.registry(), driverName+"-1234-reg.sock"): 0o600 | fs.ModeSocket} {
+			sockets[0]: 0o600 | fs.ModeSocket} {
 			if info, err := os.Stat(path); err != nil || info.Mode() != want {
 				t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, want)
 			}
@@ -212,7 +201,7 @@ func TestServer(t *testing.T) {
 			t.Errorf("left %v", n.ledger.holders())
 		}
 		h.stop()
-		for _, path := range h.sockets() {
+		for _, path := range sockets {
 			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s is left: %v", path, err)
 			}
@@ -235,7 +224,7 @@ func TestRegistrationRefused(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := serve(t, newNode(1), t.TempDir(), "1234")
+			h := serve(t, newNode(1), t.TempDir())
 			refused := h.sockets()
 			k := register(t, refused[0])
 			refusal := strings.ReplaceAll(test.refusal, "%s", refused[1])
@@ -246,8 +235,8 @@ func TestRegistrationRefused(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if !test.wantAgain {
-				if got := h.reported(Source); len(got) != 0 || h.attempts.Load() != 1 {
-					t.Errorf("served %d times: %v", h.attempts.Load(), got)
+				if got := h.reported(Source); len(got) != 0 || h.sockets()[0] != refused[0] {
+					t.Errorf("serves %s, and before %s: %v", h.sockets(), refused, got)
 				}
 				return
 			}
@@ -274,7 +263,7 @@ func TestRegistrationRefused(t *testing.T) {
 func TestSocketPaths(t *testing.T) {
 	for _, dir := range []string{"/var/lib/kubelet", "/var/lib/k0s/kubelet", "/var/snap/microk8s/common/var/lib/kubelet"} {
 		s := NewServer(ServerDeps{KubeletDir: dir, Driver: &Driver{deps: Deps{DriverName: "gpu.berth.dev"}}})
-		for _, path := range s.sockets(randomInstance()) {
+		for _, path := range s.paths(randomInstance()) {
 			if len(path) > 107 {
 				t.Errorf("%s has %d bytes, and at most 107 are possible", path, len(path))
 			}
@@ -291,13 +280,13 @@ func TestSocketPaths(t *testing.T) {
 // TestKilledInstance: the sockets of an instance that was killed stay until the next one is registered.
 func TestKilledInstance(t *testing.T) {
 	n, dir := newNode(1), t.TempDir()
-	killed := serve(t, n, dir, "killed")
+	killed := serve(t, n, dir)
 	left := killed.sockets()
 	killed.stop()
 	for _, path := range left {
 		leave(t, path, time.Minute)
 	}
-	h := serve(t, n, dir, "next")
+	h := serve(t, n, dir)
 	for _, path := range left {
 		if _, err := os.Lstat(path); err != nil {
 			t.Errorf("removed before the next instance is registered: %v", err)
@@ -337,12 +326,12 @@ func leave(t *testing.T, path string, age time.Duration) {
 func TestTwoInstances(t *testing.T) {
 	claim := allocated("a", "u1", result("gpu", 0))
 	n, dir := newNode(1), t.TempDir()
-	old := serve(t, n, dir, "old", claim)
+	old := serve(t, n, dir, claim)
 	first := register(t, old.sockets()[0])
 	if _, err := first.prepare(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
-	next := serve(t, n, dir, "new", claim)
+	next := serve(t, n, dir, claim)
 	second := register(t, next.sockets()[0])
 	if _, err := first.prepare(t.Context(), claim); err != nil {
 		t.Errorf("the old instance serves no more: %v", err)
@@ -400,7 +389,7 @@ func TestNoRegistry(t *testing.T) {
 
 // TestServeAgain: when the server of a socket fails, the server serves again; it does not end the agent.
 func TestServeAgain(t *testing.T) {
-	h := serve(t, newNode(1), t.TempDir(), "1234")
+	h := serve(t, newNode(1), t.TempDir())
 	(&served{server: h.server}).HandleError(t.Context(), errors.New("accept: too many open files"), "DRA gRPC server failed")
 	for h.registered.Load() < 2 {
 		time.Sleep(10 * time.Millisecond)
@@ -414,7 +403,7 @@ func TestServeAgain(t *testing.T) {
 // TestHealthStream: over the socket, the kubelet sees a change at once.
 func TestHealthStream(t *testing.T) {
 	n := newNode(2)
-	h := serve(t, n, t.TempDir(), "1234")
+	h := serve(t, n, t.TempDir())
 	k := register(t, h.sockets()[0])
 	stream, err := k.health.NodeWatchResources(t.Context(), &healthpb.NodeWatchResourcesRequest{})
 	if err != nil {

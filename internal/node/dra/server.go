@@ -50,6 +50,8 @@ var ErrNotServing = errors.New("the DRA driver does not serve yet")
 type Server struct {
 	deps   ServerDeps
 	helper atomic.Pointer[kubeletplugin.Helper]
+	// sockets are the paths of the present attempt to serve; nil for none.
+	sockets atomic.Pointer[[]string]
 	// lost has the error that ends the present attempt to serve; registered is set when a kubelet has registered it.
 	lost       chan error
 	registered *signal.Signal
@@ -59,9 +61,6 @@ type Server struct {
 
 // NewServer returns a Server; it touches nothing.
 func NewServer(deps ServerDeps) *Server {
-	if deps.Instance == nil {
-		deps.Instance = randomInstance
-	}
 	return &Server{deps: deps, lost: make(chan error, 1), registered: signal.New()}
 }
 
@@ -73,6 +72,14 @@ func (s *Server) PublishResources(ctx context.Context, resources resourceslice.D
 		return ErrNotServing
 	}
 	return helper.PublishResources(ctx, resources)
+}
+
+// Sockets returns the paths of the sockets that are served now, that of the registration first; nil when none is.
+func (s *Server) Sockets() []string {
+	if sockets := s.sockets.Load(); sockets != nil {
+		return *sockets
+	}
+	return nil
 }
 
 // Run serves until ctx ends. Calls wait until Adopt has returned without an error. Run returns when no call is under way and the sockets
@@ -126,8 +133,8 @@ func (s *Server) serve(ctx context.Context) error {
 			left = false
 		}
 	}
-	instance := s.deps.Instance()
-	sockets := s.sockets(instance)
+	instance := randomInstance()
+	sockets := s.paths(instance)
 	helper, err := kubeletplugin.Start(ctx, &served{Driver: s.deps.Driver, server: s},
 		kubeletplugin.DriverName(s.name()),
 		kubeletplugin.KubeClient(s.deps.Client),
@@ -144,8 +151,10 @@ func (s *Server) serve(ctx context.Context) error {
 		return fmt.Errorf("serve the DRA driver: %w", err)
 	}
 	s.helper.Store(helper)
+	s.sockets.Store(&sockets)
 	defer func() {
 		s.helper.Store(nil)
+		s.sockets.Store(nil)
 		helper.Stop()
 		s.deps.Driver.calls.Wait()
 	}()
@@ -202,8 +211,8 @@ func (s *Server) removeStale() {
 	}
 }
 
-// sockets returns the paths of the two sockets of an instance, as the library names them.
-func (s *Server) sockets(instance string) []string {
+// paths returns those of the two sockets of an instance, as the library names them.
+func (s *Server) paths(instance string) []string {
 	registrar := kubeletplugin.RollingUpdateRegistrarSocketFile(s.registry(), s.name(), types.UID(instance))
 	return []string{filepath.Join(s.registry(), registrar), filepath.Join(s.plugin(), "dra-"+instance+".sock")}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,7 +27,7 @@ import (
 )
 
 // TestRegistrationTwice: the kubelet may register a socket twice, and refuses the second registration of it. The driver is registered, and
-// the agent reports nothing; also when a server was killed just before.
+// the agent reports nothing.
 func TestRegistrationTwice(t *testing.T) {
 	const nodes = 20
 	var wg sync.WaitGroup
@@ -36,11 +35,6 @@ func TestRegistrationTwice(t *testing.T) {
 	for i := range nodes {
 		dir := registryNode(t, &refused)
 		wg.Go(func() {
-			if i%2 == 0 {
-				// The kubelet tries to connect with a socket at the path of the server.
-				bound(t, filepath.Join(dir, "plugins_registry", pool.DefaultDriver+"-1234-reg.sock"))
-				time.Sleep(100 * time.Millisecond)
-			}
 			if problem := serveOnce(t, dir); problem != "" {
 				t.Errorf("node %d: %s", i, problem)
 			}
@@ -95,30 +89,14 @@ func (c counting) RegisterPlugin(ctx context.Context, name, endpoint string, ver
 	return err
 }
 
-// slowLog returns a log that takes a few milliseconds for the line between the kubelet's look at what is registered and a registration,
+// slowLog returns a log that takes 20 ms for the line between the kubelet's look at what is registered and a registration,
 // as on a busy node: a registration that ends there is repeated.
 func slowLog() logr.Logger {
 	return funcr.New(func(_, line string) {
 		if strings.Contains(line, "Starting operationExecutor.RegisterPlugin") {
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 	}, funcr.Options{Verbosity: 5})
-}
-
-// bound makes a socket that does not listen, as that of a server which was killed early.
-func bound(t *testing.T, path string) {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
-		t.Error(err)
-	}
-	if err := syscall.Close(fd); err != nil {
-		t.Error(err)
-	}
 }
 
 // serveOnce runs a server of the driver until it is registered and for a while longer, or until it has a problem, which it returns.
@@ -140,7 +118,7 @@ func serveOnce(t *testing.T, dir string) (problem string) {
 	}
 	registered := make(chan struct{}, 100)
 	server := dra.NewServer(dra.ServerDeps{
-		Driver: driver, Client: fake.NewClientset(), NodeName: nodeName, Instance: func() string { return "1234" }, KubeletDir: dir,
+		Driver: driver, Client: fake.NewClientset(), NodeName: nodeName, KubeletDir: dir,
 		Serving: func() {}, Registered: func() { registered <- struct{}{} }, Failed: func(error) {},
 	})
 	ctx, cancel := context.WithCancel(quiet(context.Background()))

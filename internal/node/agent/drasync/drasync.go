@@ -84,8 +84,6 @@ type CDI struct {
 type Deps struct {
 	// DriverName is the name of the DRA driver, NodeName that of the Node and of its pool.
 	DriverName, NodeName string
-	// Instance is that of [dra.ServerDeps].
-	Instance func() string
 	// KubeletDir is the kubelet's root directory, and HostRoot where the host's root is mounted.
 	KubeletDir, HostRoot string
 	Client               kubernetes.Interface
@@ -142,7 +140,7 @@ func New(deps Deps) *Syncer {
 		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, deps.DriverName),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
-		Driver: s.driver, NodeName: deps.NodeName, Instance: deps.Instance, KubeletDir: deps.KubeletDir,
+		Driver: s.driver, NodeName: deps.NodeName, KubeletDir: deps.KubeletDir,
 		Client: publish.Guard(deps.Client, func(slice *resourceapi.ResourceSlice) (func(), error) {
 			return deps.Handover.Write(pool.GPUs(*slice))
 		}, func() { s.publisher.Wrote() }),
@@ -159,6 +157,9 @@ func New(deps Deps) *Syncer {
 	})
 	return s
 }
+
+// Sockets returns the paths of the driver's sockets that are served now, that of the registration first; nil when none is.
+func (s *Syncer) Sockets() []string { return s.server.Sockets() }
 
 // AwaitAdopted gives the ledger the claims that the kubelet lists as prepared, and returns when it has them or ctx ends. It is
 // called after the first scan of the hardware and before the first comparison of the ledger with the node. While the kubelet's
