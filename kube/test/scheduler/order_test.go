@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
@@ -63,6 +65,8 @@ type lab struct {
 	// options are those of the scheduler, limits those of the plugin for gangs.
 	options []scheduler.Option
 	limits  gangs.Limits
+	// queue replaces the queue of the scheduler; nil for the scheduler's own.
+	queue func(queue.SchedulingQueue) queue.SchedulingQueue
 }
 
 func loadProfile(t testing.TB, text string) config.KubeSchedulerProfile {
@@ -115,6 +119,18 @@ func newLab(objects ...runtime.Object) *lab {
 		}
 		return true, binding, err
 	})
+	// It gives a pod another version with each change, as the real one does: the scheduler ignores an update with the same version.
+	var version atomic.Int64
+	pods, change := corev1.SchemeGroupVersion.WithResource("pods"), clienttesting.ObjectReaction(l.client.Tracker())
+	l.client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		_, changed, err := change(action)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := changed.(*corev1.Pod).DeepCopy()
+		pod.ResourceVersion = fmt.Sprint(1_000_000 + version.Add(1))
+		return true, pod, l.client.Tracker().Update(pods, pod, pod.Namespace)
+	})
 	l.factory = placement.NewFactory(placement.Deps{Register: func(basemetrics.Registerable) error { return nil }})
 	return l
 }
@@ -137,6 +153,9 @@ func (l *lab) run(t testing.TB, profileText string, registry frameworkruntime.Re
 		t.Fatal(err)
 	}
 	l.sched = sched
+	if l.queue != nil {
+		sched.SchedulingQueue = l.queue(sched.SchedulingQueue)
+	}
 	informerFactory.Start(ctx.Done())
 	informerFactory.WaitForCacheSync(ctx.Done())
 	if err := sched.WaitForHandlersSync(ctx); err != nil {

@@ -3,6 +3,7 @@ package gangs
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -64,7 +65,7 @@ func TestBindWaits(t *testing.T) {
 				synctest.Wait()
 				test.run(t, w, func() { cancel(stopped) })
 				synctest.Wait()
-				if got != test.want && got != "wait for the other members of the gang: "+test.want {
+				if got, _, _ = strings.Cut(got, " (refusal"); got != test.want && got != "wait for the other members of the gang: "+test.want {
 					t.Errorf("got %q; want %q", got, test.want)
 				}
 				cancel(nil)
@@ -132,5 +133,28 @@ func TestUnreserveOfAnOldPlan(t *testing.T) {
 	}
 	if w.unreserve(members[0], "n0", w.train().plan); w.train().plan != nil {
 		t.Error("the plan goes on without a member")
+	}
+}
+
+// TestRefusalsDiffer: two refusals of a member never have the same reason, so that the scheduler writes each to the pod's condition.
+func TestRefusalsDiffer(t *testing.T) {
+	w := newWorld()
+	for i := range 3 {
+		w.set(pod(i, 3, ""))
+	}
+	seen := map[string]int{}
+	for range 2 {
+		w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+		w.reserve(pod(0, 3, ""), "n0")
+		out := w.miss(pod(1, 3, ""))
+		if len(out.waiting) != 1 {
+			t.Fatalf("%d members wait, want 1", len(out.waiting))
+		}
+		seen[out.reason]++
+		seen[w.await(t.Context(), pod(0, 3, "")).Error()]++
+		seen[w.stray(pod(0, 3, "")).Error()]++
+	}
+	if len(seen) != 6 {
+		t.Errorf("the reasons of 6 refusals are %v", seen)
 	}
 }

@@ -57,8 +57,8 @@ func (k *keeper) once(ctx context.Context) {
 	var list []fwk.WaitingPod
 	k.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) { list = append(list, w) })
 	for _, w := range list {
-		if k.gangs.stray(w.GetPod()) {
-			w.Reject(Name, "the plan of the gang was given up")
+		if err := k.gangs.stray(w.GetPod()); err != nil {
+			w.Reject(Name, err.Error())
 		}
 	}
 	for _, l := range lost {

@@ -2,7 +2,6 @@ package gangs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -107,14 +106,11 @@ func (p *Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	return fwk.NewStatus(fwk.Skip)
 }
 
-// errGivenUp is why a member is not bound whose plan has ended.
-var errGivenUp = errors.New("the plan of the gang was given up")
-
 // await waits until a reserved member can be bound. It returns an error when it cannot.
 func (r *registry) await(ctx context.Context, pod *v1.Pod) error {
-	plan := r.planWith(pod)
-	if plan == nil {
-		return errGivenUp
+	plan, err := r.planWith(pod)
+	if err != nil {
+		return err
 	}
 	select {
 	case <-plan.decided:
@@ -124,19 +120,19 @@ func (r *registry) await(ctx context.Context, pod *v1.Pod) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !plan.permitted {
-		return errGivenUp
+		return r.givenUp()
 	}
 	return nil
 }
 
-// planWith returns the plan in which a pod is reserved, nil for none.
-func (r *registry) planWith(pod *v1.Pod) *plan {
+// planWith returns the plan in which a pod is reserved, and an error when it has ended.
+func (r *registry) planWith(pod *v1.Pod) (*plan, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g := r.of(pod); g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
-		return g.plan
+		return g.plan, nil
 	}
-	return nil
+	return nil, r.givenUp()
 }
 
 // preempted gives up the plan of a gang of which a member that waits to be bound has to end, and returns what is released. The result is
@@ -175,15 +171,19 @@ func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete, ok bool) 
 	return waiting, true, true
 }
 
-// stray tells whether a member that waits at Permit is in no plan: the plan ended between Permit and its wait.
-func (r *registry) stray(pod *v1.Pod) bool {
+// stray returns why a member is refused that waits at Permit and is in no plan: the plan ended between Permit and its wait. It returns nil
+// for all others.
+func (r *registry) stray(pod *v1.Pod) error {
 	if _, member := keyOf(pod); !member {
-		return false
+		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
-	return g == nil || g.plan == nil || !g.plan.reserved[pod.UID]
+	if g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
+		return nil
+	}
+	return r.givenUp()
 }
 
 // PostBind notes that a member is bound.

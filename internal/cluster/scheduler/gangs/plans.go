@@ -66,10 +66,10 @@ func (out *released) add(more released) {
 // release gives up the plan of a gang that is not permitted yet. The caller holds the lock, and ends the wait of the members without it.
 // From the third plan in a row on the gang waits before the next one, so that it does not take the place of others in the queue.
 func (r *registry) release(g *gang, reason string) released {
-	out := released{reason: reason}
 	if g.plan == nil {
-		return out
+		return released{}
 	}
+	out := released{reason: r.refusal(reason)}
 	for uid := range g.plan.reserved {
 		out.waiting = append(out.waiting, uid)
 	}

@@ -33,6 +33,8 @@ type registry struct {
 	holds  holds
 	// schedulers are the names of the profiles: gangs of other schedulers are none of its business.
 	schedulers map[string]bool
+	// refusals counts the refusals of members that were reserved.
+	refusals uint64
 	// blocked are pods of no gang that were refused because of a hold.
 	blocked map[types.UID]*v1.Pod
 	// unblocked is how many holds had ended when they were tried again last.
