@@ -19,5 +19,5 @@
 // - refusals, and among them false ones: no running pod had any of the devices.
 //
 // The tests need root, for the cgroups and device nodes. BERTH_SEED repeats a run, and BERTH_SOAK=1 runs 10,000 pods
-// instead of 300, and 20,000 random steps with both APIs instead of 2,000; BERTH_STEPS is another number of steps.
+// instead of 300, and 20,000 random steps with both APIs instead of 1,000; BERTH_STEPS is another number of steps.
 package devicemanager

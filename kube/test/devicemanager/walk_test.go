@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// envSteps is the number of random steps; 2,000 without it, and 20,000 with BERTH_SOAK.
+// envSteps is the number of random steps; 1,000 without it, and 20,000 with BERTH_SOAK.
 const envSteps = "BERTH_STEPS"
 
 // walk makes random steps on a node.
@@ -264,7 +264,7 @@ func (w *walk) decided() {
 // time. After each step no GPU has two holders, by the kubelet's files, the containers and the ledger, and none is in both APIs at any
 // moment. At the end nothing is held.
 func TestBothAPIs(t *testing.T) {
-	steps := 2000
+	steps := 1000
 	if soak() {
 		steps = 20_000
 	}

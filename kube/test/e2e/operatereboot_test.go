@@ -70,14 +70,15 @@ func newRebootLab(t *testing.T) *rebootLab {
 
 // TestOperateReboot reboots a node with running GPU pods that no controller replaces. It prints what becomes of them with each API:
 // the kubelet fails a pod of a device plugin that has not registered yet (kubernetes/kubernetes#125579, #128043), and tries
-// again to prepare a claim. With BERTH_SOAK=1 also pods of a plugin of NVIDIA's pattern.
+// again to prepare a claim. With BERTH_SOAK=1 also pods of a plugin of NVIDIA's pattern, and
+// an agent that starts before the kubelet.
 func TestOperateReboot(t *testing.T) {
 	l := newRebootLab(t)
 	t.Run("DevicePlugin", func(t *testing.T) { testRebootDevicePlugin(t, l, sandbox.RebootOptions{}) })
-	if l.soak { // It tests another's program.
+	if l.soak { // They take 2 minutes; the first tests another's program, and the second an agent that does not run as it ships.
 		t.Run("StockPattern", func(t *testing.T) { testRebootStock(t, l) })
+		t.Run("AgentFirst", func(t *testing.T) { testRebootAgentFirst(t, l) })
 	}
-	t.Run("AgentFirst", func(t *testing.T) { testRebootAgentFirst(t, l) })
 	t.Run("DRA", func(t *testing.T) { testRebootDRA(t, l) })
 	t.Run("Layout", func(t *testing.T) { testRebootLayout(t, l.layout) })
 }
