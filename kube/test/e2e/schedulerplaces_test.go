@@ -283,8 +283,9 @@ func (l *placesLab) testPredicted(t *testing.T) {
 	}
 	hits, misses := after["hit"]-before["hit"], after["miss"]-before["miss"]
 	t.Logf("%d predictions were right, %d wrong, %d excluded", hits, misses, after["excluded"]-before["excluded"])
-	if hits+misses != pods || misses*100 > pods {
-		t.Errorf("%d of %d predictions were wrong; want at most 1 %%:\n%s", misses, pods, l.misses(t))
+	// A pod that did not run within the time of startAll is not counted in pods, and its prediction may be compared.
+	if hits+misses < pods || misses*100 > hits+misses {
+		t.Errorf("%d of %d predictions for %d pods were wrong; want at most 1 %%:\n%s", misses, hits+misses, pods, l.misses(t))
 	}
 }
 
