@@ -40,7 +40,7 @@ var ErrNotServing = errors.New("the DRA driver does not serve yet")
 // Server lets the kubelet call a Driver. It is an actor: it serves the sockets until its context ends, and again after a failure.
 //
 // Each attempt to serve has sockets of its own. The kubelet may register a socket twice, when a registration ends between two of its looks
-// at what is registered (pluginmanager/reconciler/reconciler.go:126, 128; tried: kube/test/devicemanager.TestRegistrationTwice). It refuses
+// at what is registered (pluginmanager/reconciler/reconciler.go:151, 153; tried: kube/test/devicemanager.TestRegistrationTwice). It refuses
 // the second one, and repeats that until it restarts, while it calls the driver as registered by the first one. With a path of its own
 // the Server knows that this refusal is about itself.
 //
@@ -245,7 +245,7 @@ func (s *Server) watchRegistration(endpoint string) grpc.UnaryServerInterceptor 
 	}
 }
 
-// registeredBefore reports whether the kubelet refuses an endpoint because it has that one (cm/dra/plugin/dra_plugin_manager.go:388).
+// registeredBefore reports whether the kubelet refuses an endpoint because it has that one (cm/dra/plugin/dra_plugin_manager.go:379).
 func registeredBefore(refusal, endpoint string) bool {
 	return strings.Contains(refusal, "endpoint "+endpoint+" already registered")
 }

@@ -120,7 +120,7 @@ func (r *registry) await(ctx context.Context, pod *v1.Pod) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !plan.permitted {
-		return r.givenUp()
+		return r.refusal(errGivenUp)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (r *registry) planWith(pod *v1.Pod) (*plan, error) {
 	if g := r.of(pod); g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
 		return g.plan, nil
 	}
-	return nil, r.givenUp()
+	return nil, r.refusal(errGivenUp)
 }
 
 // preempted gives up the plan of a gang of which a member that waits to be bound has to end, and returns what is released. The result is
@@ -183,7 +183,7 @@ func (r *registry) stray(pod *v1.Pod) error {
 	if g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
 		return nil
 	}
-	return r.givenUp()
+	return r.refusal(errGivenUp)
 }
 
 // PostBind notes that a member is bound.

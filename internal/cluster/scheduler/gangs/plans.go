@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"cmp"
+	"errors"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -69,7 +70,7 @@ func (r *registry) release(g *gang, reason string) released {
 	if g.plan == nil {
 		return released{}
 	}
-	out := released{reason: r.refusal(reason)}
+	out := released{reason: r.refusal(errors.New(reason)).Error()}
 	for uid := range g.plan.reserved {
 		out.waiting = append(out.waiting, uid)
 	}
