@@ -18,7 +18,8 @@ type Board struct {
 	Nodes []BoardNode `json:"nodes"`
 	// Groups are the nodes that are counted instead, where there are too many for one page, by model.
 	Groups []BoardGroup `json:"groups,omitempty"`
-	// Waiting are the pods with GPUs and the gangs that wait for a node, the oldest first; MoreWaiting is how many more there are.
+	// Waiting are the pods with GPUs and the gangs that wait for a node and that the filter selects, the oldest first; MoreWaiting is how
+	// many more there are.
 	Waiting     []BoardWaiting `json:"waiting"`
 	MoreWaiting int            `json:"moreWaiting,omitempty"`
 	// WaitingTime is when the reasons were evaluated; absent while they are for the first time.
@@ -168,10 +169,11 @@ type BoardProblem struct {
 type BoardNamespace struct {
 	// Name is absent for the namespaces together whose pods the user may not list.
 	Name string `json:"name,omitempty"`
-	// GPUs are whole GPUs, Parts MIG devices, Shares replicas; Idle counts those of the three that computed nothing.
+	// GPUs are whole GPUs, Parts MIG devices, Shares replicas of either.
 	GPUs   int `json:"gpus"`
 	Parts  int `json:"parts,omitempty"`
 	Shares int `json:"shares,omitempty"`
-	Idle   int `json:"idle,omitempty"`
-	Pods   int `json:"pods"`
+	// Idle counts those of the three that computed nothing; absent where one of them was not measured.
+	Idle *int `json:"idle,omitempty"`
+	Pods int  `json:"pods"`
 }

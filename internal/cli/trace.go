@@ -58,7 +58,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 			if err != nil {
 				return err
 			}
-			found, err := untilPublished(cmd.Context(), func() (*trace.Trace, error) { return collectTrace(cmd.Context(), &from, query) })
+			found, err := untilPublished(cmd.Context(), func() (*trace.Trace, error) { return collectTrace(cmd.Context(), &from, query, nil) })
 			if err != nil {
 				return err
 			}
@@ -166,8 +166,8 @@ func unpublished(list []trace.Disagreement) bool {
 }
 
 // collectTrace reads the node first, because only the node knows which pod a process or a UID belongs to, then the API,
-// and joins both.
-func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace.Trace, error) {
+// and joins both. shows tells the holders of which namespaces may be named from GPUNodes; nil names all.
+func collectTrace(ctx context.Context, from *sources, query trace.Query, shows func(string) bool) (*trace.Trace, error) {
 	from.places.Pod = query.Pod
 	local, err := from.local(ctx)
 	if err != nil {
@@ -181,6 +181,9 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 		return nil, from.nothingToRead("trace "+query.String(), noAPI,
 			"  berth trace POD-UID --kubelet-dir DIR     from a copy of a kubelet's directory\n"+
 				"  berth topo --sim DIR                      the links of a simulated node")
+	}
+	if api != nil {
+		api.Shows = shows
 	}
 	if query.PID > 0 && local == nil {
 		return nil, &hintError{fmt.Errorf("trace %s: processes can only be traced on their node, and this machine "+

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/cli/web/board"
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
@@ -64,16 +64,19 @@ With -o json or -o yaml it prints what the page would show, once, and ends.`,
 			if flags.signIn {
 				return serveUsers(cmd.Context(), deps, &from, &flags)
 			}
-			collect := func(ctx context.Context, query trace.Query) (*trace.Trace, error) {
-				return collectTrace(ctx, &from, query)
+			reader := &webReader{api: api, now: time.Now, namespace: from.connection.Namespace(), ctx: cmd.Context()}
+			reader.collect = func(ctx context.Context, query trace.Query) (*trace.Trace, error) {
+				return collectTrace(ctx, &from, query, reader.shows(ctx))
 			}
-			reader := &webReader{api: api, now: time.Now, namespace: from.connection.Namespace(), ctx: cmd.Context(), collect: collect}
 			if cmd.Flags().Changed("output") {
-				in, err := reader.read(cmd.Context())
+				page, err := reader.page(nil, "")
 				if err != nil {
 					return fmt.Errorf("web: %w", err)
 				}
-				object := board.Build(in)
+				object, err := page.Board(cmd.Context(), v1alpha1.BoardFilter{})
+				if err != nil {
+					return fmt.Errorf("web: %w", err)
+				}
 				return out.print(deps.Out, object, func(io.Writer) error {
 					return usagef("-o table: web prints json or yaml; without -o it serves the page")
 				})

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,16 +21,11 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/cli/web/board"
 	"github.com/berth-gpu/berth/internal/cli/web/live"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
-	"github.com/berth-gpu/berth/internal/cluster/whyview"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
 const (
-	// mostWaiting is how many pods and gangs the page says why they wait, and evaluateEvery the least time between two evaluations.
-	mostWaiting   = 12
-	evaluateEvery = 5 * time.Second
 	// mayInterval is how long the answer counts to whether the user may list the pods of a namespace, mostMay for how many namespaces.
 	mayInterval = time.Minute
 	mostMay     = 200
@@ -55,12 +48,11 @@ type webReader struct {
 	// collect collects what berth trace is asked.
 	collect func(context.Context, trace.Query) (*trace.Trace, error)
 
-	mu         sync.Mutex
-	may        map[string]bool // by verb, resource and namespace
-	mayAt      time.Time
-	reasons    map[string]*v1alpha1.Why
-	reasonsAt  time.Time
-	evaluating bool
+	waits waitReasons
+
+	mu    sync.Mutex
+	may   map[string]bool // by verb, resource and namespace
+	mayAt time.Time
 }
 
 // webLists are objects that are kept current.
@@ -113,9 +105,10 @@ func (r *webReader) read(ctx context.Context) (*board.Input, error) {
 	case err != nil:
 		return nil, apiError(fmt.Errorf("list the pods: %w", err), "")
 	default:
-		in.Agents = readyOn(slices.DeleteFunc(slices.Clone(in.Pods), func(pod corev1.Pod) bool { return !r.api.IsAgent(&pod) }))
+		r.agents(in, in.Pods)
 	}
-	r.waiting(in, hidden)
+	in.Waiting = waitingOf(in)
+	r.waits.setHidden(hidden)
 	return in, nil
 }
 
@@ -133,9 +126,15 @@ func (r *webReader) readSome(ctx context.Context, in *board.Input) {
 		}
 	}
 	namespaces := slices.Sorted(maps.Keys(names))
+	// The user's own is the first that is asked about.
+	slices.SortStableFunc(namespaces, func(a, b string) int { return rankOf(b == r.namespace) - rankOf(a == r.namespace) })
+	if more := len(namespaces) - mostMay; more > 0 {
+		in.Notes = append(in.Notes, fmt.Sprintf("Whether you may list pods was asked for %d namespaces; %d more are shown without names", mostMay, more))
+		namespaces = namespaces[:mostMay]
+	}
 	in.May = r.mayList(ctx, namespaces)
 	if shared {
-		in.Agents = readyOn(slices.DeleteFunc(slices.Clone(every), func(pod corev1.Pod) bool { return !r.api.IsAgent(&pod) }))
+		r.agents(in, every)
 		in.Pods = slices.DeleteFunc(every, func(pod corev1.Pod) bool { return !in.May(pod.Namespace) })
 		return
 	}
@@ -143,8 +142,25 @@ func (r *webReader) readSome(ctx context.Context, in *board.Input) {
 	agents, err := r.api.AgentPods(ctx)
 	if err != nil {
 		in.Notes = append(in.Notes, "Whether the agents run is not known: "+denied(err))
+		return
 	}
-	in.Agents = readyOn(agents)
+	r.agents(in, agents)
+}
+
+func rankOf(first bool) int {
+	if first {
+		return 1
+	}
+	return 0
+}
+
+// agents adds on which nodes a pod of the agent is ready. Without any pod of the agent that is not known: the agents are processes of the
+// hosts then, or are in another namespace, or there are none.
+func (r *webReader) agents(in *board.Input, pods []corev1.Pod) {
+	in.Agents = readyOn(slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return !r.api.IsAgent(&pod) }))
+	if in.Agents == nil && len(in.GPUNodes) > 0 {
+		in.Notes = append(in.Notes, fmt.Sprintf("No pod of the agent is in namespace %s, so whether the agents run is not known: what is shown of the nodes can be old", r.api.AgentNamespace))
+	}
 }
 
 // everyPod returns the pods of all namespaces from a list that another account keeps current. Which of them the user may see is for the
@@ -157,7 +173,7 @@ func (r *webReader) everyPod(ctx context.Context) (pods []corev1.Pod, shared boo
 	return pods, err == nil
 }
 
-// readyOn says on which nodes a pod is ready; nil without any pod, since the agents are processes of the hosts then.
+// readyOn says on which nodes a pod is ready; nil without any pod.
 func readyOn(pods []corev1.Pod) map[string]bool {
 	var ready map[string]bool
 	for i := range pods {
@@ -172,7 +188,7 @@ func readyOn(pods []corev1.Pod) map[string]bool {
 // mayList asks the API server which namespaces' pods the user may list. What it does not answer for is not shown.
 func (r *webReader) mayList(ctx context.Context, namespaces []string) func(string) bool {
 	may := map[string]bool{}
-	for _, namespace := range namespaces[:min(len(namespaces), mostMay)] {
+	for _, namespace := range namespaces {
 		if answer, err := r.allowed(ctx, verbList, coreResource("pods"), namespace); err == nil {
 			may[namespace] = answer
 		}
@@ -238,115 +254,14 @@ func (r *webReader) podsOf(ctx context.Context, may func(string) bool, namespace
 	return pods
 }
 
-// waiting adds the pods and gangs that wait, with the reasons as far as they have been evaluated, and has them evaluated again.
-// hidden is what the user may not read.
-func (r *webReader) waiting(in *board.Input, hidden []why.Stop) {
-	found := waitingOf(in)
-	in.MoreWaiting = max(0, len(found)-mostWaiting)
-	in.Waiting = found[:len(found)-in.MoreWaiting]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := range in.Waiting {
-		w := &in.Waiting[i]
-		if why := r.reasons[w.Namespace+"/"+w.Pod]; why != nil {
-			w.Sentence = why.Sentence
-			if len(why.Changes) > 0 {
-				w.Change = why.Changes[0].Message
-			}
-		}
-	}
-	if len(in.Waiting) > 0 {
-		in.WaitingTime = r.reasonsAt
-	}
-	if len(in.Waiting) > 0 && !r.evaluating && r.now().Sub(r.reasonsAt) >= evaluateEvery {
-		r.evaluating = true
-		objects := whyview.Objects{Now: r.now(), Nodes: in.Nodes, Pods: in.Pods, GPUNodes: in.GPUNodes}
-		go r.evaluate(objects, hidden, slices.Clone(in.Waiting))
-	}
-}
-
-// waitingOf returns the pods with GPUs or claims that wait for a node, those of a gang once, the oldest first.
-func waitingOf(in *board.Input) []v1alpha1.BoardWaiting {
-	offered := offeredBy(in.GPUNodes)
-	gangs := map[gangview.Key]int{}
-	var all []v1alpha1.BoardWaiting
-	for i := range in.Pods {
-		pod := &in.Pods[i]
-		if !waits(pod, offered) {
-			continue
-		}
-		made := v1alpha1.BoardWaiting{Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, Pods: 1, Since: pod.CreationTimestamp}
-		if key, ok := gangview.KeyOf(pod); ok {
-			if at, known := gangs[key]; known {
-				all[at].Pods++
-				continue
-			}
-			gangs[key], made.Name, made.Gang = len(all), key.Name, true
-		}
-		all = append(all, made)
-	}
-	slices.SortStableFunc(all, func(a, b v1alpha1.BoardWaiting) int {
-		return cmp.Or(a.Since.Compare(b.Since.Time), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return all
-}
-
-// offeredBy returns the names of the resources that the nodes offer.
-func offeredBy(nodes []v1alpha1.GPUNode) map[string]bool {
-	names := map[string]bool{"nvidia.com/gpu": true}
-	for i := range nodes {
-		for k := range nodes[i].Status.Devices {
-			d := &nodes[i].Status.Devices[k]
-			if d.Offered != nil {
-				names[d.Offered.Resource] = true
-			}
-			for m := range d.MIGDevices {
-				if offer := d.MIGDevices[m].Offered; offer != nil {
-					names[offer.Resource] = true
-				}
-			}
-		}
-	}
-	return names
-}
-
-// waits tells whether a pod with GPUs or claims waits for a node. One with scheduling gates waits for something else.
-func waits(pod *corev1.Pod, offered map[string]bool) bool {
-	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodPending && len(pod.Spec.SchedulingGates) == 0 &&
-		wantsGPUs(pod, offered)
-}
-
-// wantsGPUs tells whether a pod requests one of the resources, or has claims.
-func wantsGPUs(pod *corev1.Pod, offered map[string]bool) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-		for name, quantity := range c.Resources.Limits {
-			if !quantity.IsZero() && (offered[string(name)] || strings.HasPrefix(string(name), "nvidia.com/")) {
+// shows tells whether the names of a namespace's pods may be shown.
+func (r *webReader) shows(ctx context.Context) func(namespace string) bool {
+	return func(namespace string) bool {
+		for _, one := range []string{metav1.NamespaceAll, namespace} {
+			if may, err := r.allowed(ctx, verbList, coreResource("pods"), one); err == nil && may {
 				return true
 			}
 		}
 		return false
-	})
-}
-
-// evaluate finds why each of them waits.
-func (r *webReader) evaluate(objects whyview.Objects, hidden []why.Stop, waiting []v1alpha1.BoardWaiting) {
-	reasons := map[string]*v1alpha1.Why{}
-	for i := range waiting {
-		w := &waiting[i]
-		at := slices.IndexFunc(objects.Pods, func(p corev1.Pod) bool { return p.Namespace == w.Namespace && p.Name == w.Pod })
-		if at < 0 || r.ctx.Err() != nil {
-			continue
-		}
-		// Each answer has notes of its own.
-		one := &whyObjects{Objects: objects, client: r.api.Client, hidden: slices.Clone(hidden)}
-		subject := &whySubject{title: kindPodOnly + " " + w.Namespace + "/" + w.Pod, kind: kindPodOnly, namespace: w.Namespace, name: w.Pod, pod: &objects.Pods[at]}
-		answer, err := answerWhy(r.ctx, one, subject, &whyQuestion{kind: kindPodOnly, namespace: w.Namespace, name: w.Pod})
-		if err != nil {
-			answer = &v1alpha1.Why{Sentence: "The reason is not known: " + err.Error()}
-		}
-		reasons[w.Namespace+"/"+w.Pod] = answer
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reasons, r.reasonsAt, r.evaluating = reasons, r.now(), false
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -155,9 +156,9 @@ func serveUntil(ctx context.Context, listener net.Listener, page http.Handler) e
 }
 
 // page returns the page that shows what the reader reads.
-func (r *webReader) page(access *web.Access, user string) (http.Handler, error) {
+func (r *webReader) page(access *web.Access, user string) (*web.Server, error) {
 	return web.New(web.Deps{
-		Read: r.read, Samples: r.samples, Trace: r.traceText, Access: access, User: user, Source: r.api.REST.Get().URL().Host, Clock: clock.RealClock{},
+		Read: r.read, Reasons: r.reasons, Samples: r.samples, Trace: r.traceText, Access: access, User: user, Source: r.api.REST.Get().URL().Host, Clock: clock.RealClock{},
 	})
 }
 
@@ -220,7 +221,9 @@ func (u *webUsers) page(ctx context.Context, token, user string) (http.Handler, 
 	reader := &webReader{api: api, now: time.Now, namespace: namespaceOf(user), ctx: ctx, lists: u.lists, verb: verbList}
 	// Never the files of the machine that serves the page: they are not the user's.
 	reader.collect = func(ctx context.Context, query trace.Query) (*trace.Trace, error) {
-		return joinTrace(ctx, nil, api, "", query, true)
+		own := *api
+		own.Shows = reader.shows(ctx)
+		return joinTrace(ctx, nil, &own, "", query, true)
 	}
 	return reader.page(nil, user)
 }
@@ -259,6 +262,10 @@ func (r *webReader) traceText(ctx context.Context, what string) (string, error) 
 		return "", err
 	}
 	object := traceObject(found)
+	// How many holders are not shown is said of the devices of this trace only.
+	object.NotRead = slices.DeleteFunc(object.NotRead, func(n v1alpha1.TraceNotRead) bool {
+		return n.Kind == string(trace.GPUNode) && n.Field != "" && !slices.ContainsFunc(object.Devices, func(d v1alpha1.TraceDevice) bool { return d.UUID == n.Field })
+	})
 	addWhy(ctx, r.api.Client, object, r.now())
 	var text bytes.Buffer
 	err = traceTable(&text, object)

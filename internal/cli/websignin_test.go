@@ -31,8 +31,10 @@ type signInAPI struct {
 	users map[string]string
 	// rights are what users may list: "user resource namespace", with * for all namespaces.
 	rights map[string]bool
-	mu     sync.Mutex
-	seen   []string
+	// gpuNodes are what users list who have the right.
+	gpuNodes []v1alpha1.GPUNode
+	mu       sync.Mutex
+	seen     []string
 }
 
 func (a *signInAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -57,6 +59,8 @@ func (a *signInAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		what := review.Spec.ResourceAttributes
 		review.Status.Allowed = what.Verb == "list" && a.may(user, what.Resource, what.Namespace)
 		_ = json.NewEncoder(w).Encode(&review)
+	case resource == "gpunodes" && a.may(user, resource, ""):
+		_ = json.NewEncoder(w).Encode(&v1alpha1.GPUNodeList{Items: a.gpuNodes})
 	default:
 		namespace := ""
 		if len(parts) > 4 && parts[3] == "namespaces" {
@@ -80,14 +84,7 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message
 // signInCluster returns the lists that are kept current: a node with a pod of each of two namespaces, and pods that wait.
 func signInCluster(t *testing.T) *webLists {
 	t.Helper()
-	node := &v1alpha1.GPUNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.Group + "/v1alpha1", Kind: "GPUNode"}, ObjectMeta: metav1.ObjectMeta{Name: "node-0"}}
-	for i, holder := range []string{"ml/train", "other-team/secret"} {
-		namespace, pod, _ := strings.Cut(holder, "/")
-		node.Status.Devices = append(node.Status.Devices, v1alpha1.GPUDevice{
-			UUID: fmt.Sprintf("GPU-%d", i), Index: i, Product: "A100", Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu"},
-			Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: namespace, Pod: pod, PodUID: pod}},
-		})
-	}
+	node := signInNode()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)
 	if err != nil {
 		t.Fatal(err)
@@ -106,6 +103,20 @@ func signInCluster(t *testing.T) *webLists {
 	kinds := map[schema.GroupVersionResource]string{v1alpha1.GPUNodes(): "GPUNodeList"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(scheme.Scheme, kinds, objects...)
 	return newWebLists(t.Context(), client, client)
+}
+
+// signInNode returns a GPUNode with two GPUs, which a pod of each of two namespaces holds. The second one drains.
+func signInNode() *v1alpha1.GPUNode {
+	node := &v1alpha1.GPUNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.Group + "/v1alpha1", Kind: "GPUNode"}, ObjectMeta: metav1.ObjectMeta{Name: "node-0"}}
+	for i, holder := range []string{"ml/train", "other-team/secret"} {
+		namespace, pod, _ := strings.Cut(holder, "/")
+		node.Status.Devices = append(node.Status.Devices, v1alpha1.GPUDevice{
+			UUID: fmt.Sprintf("GPU-%d", i), Index: i, Product: "A100", Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu"},
+			Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: namespace, Pod: pod, PodUID: pod}},
+		})
+	}
+	node.Status.Devices[1].Offered.Draining = "waits for other-team/secret to end"
+	return node
 }
 
 // signInPage returns the page to which the users of an API server sign in.
@@ -195,6 +206,84 @@ func TestSignedInTrace(t *testing.T) {
 		if body := answer.Body.String(); !strings.Contains(body, "is forbidden: User &#34;ann&#34;") || strings.Contains(body, "node-0") {
 			t.Errorf("%s: %s", path, body)
 		}
+	}
+}
+
+// TestManyNamespaces: a user with rights in one of very many namespaces is asked about in that one, and is told that not all were asked about.
+func TestManyNamespaces(t *testing.T) {
+	const zoe = "system:serviceaccount:z-zoe:zoe"
+	api := &signInAPI{users: map[string]string{"t-zoe": zoe}, rights: map[string]bool{zoe + " gpunodes *": true, zoe + " nodes *": true, zoe + " pods z-zoe": true}}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	node := signInNode()
+	for i := range mostMay + 20 {
+		namespace := fmt.Sprintf("team-%03d", i)
+		if i == mostMay+19 {
+			namespace = "z-zoe"
+		}
+		node.Status.Devices = append(node.Status.Devices, v1alpha1.GPUDevice{UUID: fmt.Sprint("GPU-of-", i), Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: namespace, Pod: "p-" + namespace, PodUID: namespace}}})
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(scheme.Scheme, map[schema.GroupVersionResource]string{v1alpha1.GPUNodes(): "GPUNodeList"}, &unstructured.Unstructured{Object: content})
+	users := &webUsers{from: &sources{}, server: &rest.Config{Host: server.URL}, lists: newWebLists(t.Context(), client, client)}
+	page, err := users.page(t.Context(), "t-zoe", zoe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := httptest.NewRecorder()
+	page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	body := answer.Body.String()
+	for _, want := range []string{"p-z-zoe", "Whether you may list pods was asked for 200 namespaces; 22 more are shown without names"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if strings.Contains(body, "team-") {
+		t.Errorf("the name of a namespace in %s", body)
+	}
+}
+
+// TestSignedInHolders: a trace of a GPU names its holders only to users who may list the pods of their namespaces, and says to others that
+// there are some.
+func TestSignedInHolders(t *testing.T) {
+	const hidden = "in namespaces whose pods you may not list"
+	tests := map[string]struct {
+		rights, path string
+		has, hasNot  []string
+	}{
+		"all, of one":          {rights: "pods *", path: "/gpu/GPU-0", has: []string{"pod ml/train"}, hasNot: []string{hidden}},
+		"all, of the other":    {rights: "pods *", path: "/gpu/GPU-1", has: []string{"pod other-team/secret", "waits for other-team/secret"}, hasNot: []string{hidden}},
+		"some, of one":         {rights: "pods ml", path: "/gpu/GPU-0", has: []string{"pod ml/train"}, hasNot: []string{hidden, "secret", "other-team"}},
+		"some, of the other":   {rights: "pods ml", path: "/gpu/GPU-1", has: []string{"holders of GPU-1 " + hidden + ": 1"}, hasNot: []string{"train", "secret", "other-team"}},
+		"none":                 {rights: "pods none", path: "/gpu/GPU-0", has: []string{"holders of GPU-0 " + hidden + ": 1"}, hasNot: []string{"train", "secret", "other-team", "GPU-1"}},
+		"none, by the pod":     {rights: "pods none", path: "/pod/other-team/secret", has: []string{"is forbidden"}, hasNot: []string{"GPU-1", "node-0"}},
+		"none, by the pod UID": {rights: "pods none", path: "/gpu/secret", hasNot: []string{"GPU-1", "node-0", "other-team"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			page := signInPage(t, &signInAPI{
+				users: map[string]string{"t-ann": "ann"}, rights: map[string]bool{"ann gpunodes *": true, "ann nodes *": true, "ann " + tc.rights: true},
+				gpuNodes: []v1alpha1.GPUNode{*signInNode()},
+			})
+			answer := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodGet, tc.path, nil)
+			r.Header.Set("Authorization", "Bearer t-ann")
+			page.ServeHTTP(answer, r)
+			body := answer.Body.String()
+			for _, text := range tc.has {
+				if !strings.Contains(body, text) {
+					t.Errorf("no %q in %s", text, body)
+				}
+			}
+			for _, text := range tc.hasNot {
+				if strings.Contains(body, text) {
+					t.Errorf("%q in %s", text, body)
+				}
+			}
+		})
 	}
 }
 

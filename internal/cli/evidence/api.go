@@ -33,6 +33,8 @@ type API struct {
 	REST rest.Interface
 	// AgentNamespace is the namespace of the agent's pods.
 	AgentNamespace string
+	// Shows tells whether the holders of a namespace may be named; nil names all of them.
+	Shows func(namespace string) bool
 }
 
 func pods() schema.GroupVersionResource {
@@ -245,7 +247,7 @@ func (a API) GPUNode(ctx context.Context, e *trace.Evidence, name string) *v1alp
 	if err == nil {
 		node, decodeError := gpunode.Decode(object)
 		if decodeError == nil {
-			AddGPUNode(e, node)
+			a.addGPUNode(e, node)
 			return node
 		}
 		err = decodeError

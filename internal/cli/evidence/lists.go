@@ -53,7 +53,7 @@ func (a API) GPUNodes(ctx context.Context, e *trace.Evidence) ([]v1alpha1.GPUNod
 		return nil, err
 	}
 	for i := range list.Items {
-		AddGPUNode(e, &list.Items[i])
+		a.addGPUNode(e, &list.Items[i])
 	}
 	return list.Items, nil
 }

@@ -7,24 +7,27 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 )
 
 // Access lets in who knows a token, on a loopback address.
 type Access struct {
-	token, port string
+	token, host, port string
 }
 
 // NewAccess returns the access to a listener with a new random token.
 func NewAccess(listener net.Addr) (*Access, error) {
-	_, port, err := net.SplitHostPort(listener.String())
+	host, port, err := net.SplitHostPort(listener.String())
 	if err != nil {
 		return nil, fmt.Errorf("read the address of the listener: %w", err)
 	}
-	return &Access{token: rand.Text(), port: port}, nil
+	return &Access{token: rand.Text(), host: host, port: port}, nil
 }
 
 // Address is what a browser opens.
-func (a *Access) Address() string { return "http://127.0.0.1:" + a.port + "/?token=" + a.token }
+func (a *Access) Address() string {
+	return "http://" + net.JoinHostPort(a.host, a.port) + "/?token=" + a.token
+}
 
 // admit answers a request that may not go on. The token in an address becomes a cookie, so that it is in no further address.
 func (a *Access) admit(w http.ResponseWriter, r *http.Request) bool {
@@ -64,10 +67,19 @@ func (a *Access) refuse(w http.ResponseWriter) {
 
 // own tells whether a Host header names this listener.
 func (a *Access) own(host string) bool {
-	name, port, err := net.SplitHostPort(host)
-	if err != nil || port != a.port {
+	name, port := hostPort(host)
+	if port != a.port {
 		return false
 	}
 	address, err := netip.ParseAddr(name)
 	return name == "localhost" || err == nil && address.IsLoopback()
+}
+
+// hostPort returns the parts of a Host header. Browsers leave out the port 80.
+func hostPort(header string) (host, port string) {
+	host, port, err := net.SplitHostPort(header)
+	if err != nil {
+		return strings.Trim(header, "[]"), "80"
+	}
+	return host, port
 }

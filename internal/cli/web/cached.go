@@ -18,9 +18,8 @@ const (
 	// sampleInterval is the least time between two reads of a node's measurements, sampleTimeout how long one may take.
 	sampleInterval = 10 * time.Second
 	sampleTimeout  = 2 * time.Second
-	// mostSampled is how many nodes' measurements are read for a page, sampledAtOnce how many at the same time.
-	mostSampled   = 16
-	sampledAtOnce = 8
+	// mostSampled is of how many nodes the measurements are read for a page, all at the same time.
+	mostSampled = 16
 )
 
 // cached keeps what was read, for all requests of a time. An error is kept as well.
@@ -76,24 +75,22 @@ func (s *samples) node(name string) *cached[*v1alpha1.GPUSamples] {
 		if len(s.nodes) > 4*mostSampled {
 			clear(s.nodes)
 		}
-		s.nodes[name] = newCached(s.clock, sampleInterval, func(ctx context.Context) (*v1alpha1.GPUSamples, error) { return s.read(ctx, name) })
+		// The time of the read is limited here: an agent that does not answer in that time counts as read, and not answering.
+		s.nodes[name] = newCached(s.clock, sampleInterval, func(ctx context.Context) (*v1alpha1.GPUSamples, error) {
+			ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+			defer cancel()
+			return s.read(ctx, name)
+		})
 	}
 	return s.nodes[name]
 }
 
 // of returns the measurements of nodes, and what could not be read.
 func (s *samples) of(ctx context.Context, names []string) (map[string]*v1alpha1.GPUSamples, []string) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
-	defer cancel()
 	values, errs := make([]*v1alpha1.GPUSamples, len(names)), make([]error, len(names))
-	slots := make(chan struct{}, sampledAtOnce)
 	var all sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			values[i], errs[i] = s.node(name).get(ctx)
-		})
+		all.Go(func() { values[i], errs[i] = s.node(name).get(ctx) })
 	}
 	all.Wait()
 	found := map[string]*v1alpha1.GPUSamples{}

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"html/template"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type view struct {
 	Title  string
 	Text   string
 	Error  string
+	// Next is the address to which a sign-in leads; empty for the page.
+	Next string
 	// User is who is signed in.
 	User string
 }
@@ -31,12 +34,19 @@ type view struct {
 // Filtered tells whether a part of the cluster is shown.
 func (v *view) Filtered() bool { return v.Board.Filter != v1alpha1.BoardFilter{} }
 
+// Part returns the address of the filtered part of the cluster with one more condition.
+func (v *view) Part(key, value string) string {
+	query := addressOf(v.Board.Filter)
+	query.Set(key, value)
+	return "?" + query.Encode()
+}
+
 // page has the templates.
 type page struct{ templates *template.Template }
 
 func parsePage() (*page, error) {
 	t, err := template.New("page").Funcs(template.FuncMap{
-		"time": timeText, "age": ageText, "colour": colour, "shapes": shapes, "titleOf": titleOf, "corner": corner,
+		"time": timeText, "age": ageText, "colour": colour, "shapes": shapes, "titleOf": titleOf, "corner": corner, "locked": locked,
 	}).ParseFS(files, "page.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the page: %w", err)
@@ -124,10 +134,16 @@ func shapes(g v1alpha1.BoardGPU) []shape {
 		p := &g.Parts[i]
 		x, w := width*float64(p.Start)/float64(g.Slices), width*float64(p.Size)/float64(g.Slices)
 		made = append(made, device(&p.BoardDevice, x, w)...)
+		if class := healthClass(gpu.State(p.State)); class != "" {
+			made = append(made, rect(x, 0, w, faultHeight, class, ""))
+		}
 		made = append(made, rect(x, 0, w, height, "edge", ""))
 	}
 	return made
 }
+
+// faultHeight is the height of the mark of a MIG device that is not healthy.
+const faultHeight = 5.0
 
 // mostStripes is how many replicas have a stripe of their own.
 const mostStripes = 14
@@ -178,15 +194,30 @@ func holderClass(h *v1alpha1.BoardHolder) (class, pattern string) {
 	return colour(h.Namespace), colour(h.Namespace)
 }
 
-// corner returns the class of the corner that shows the health, or nothing for a healthy GPU.
+// corner returns the class of the corner that shows the health of a GPU and its MIG devices, or nothing if they are healthy.
 func corner(g v1alpha1.BoardGPU) string {
-	switch gpu.State(g.Health.State) {
+	worst := gpu.State(g.Health.State)
+	for i := range g.Parts {
+		if part := gpu.State(g.Parts[i].State); part.Worse(worst) {
+			worst = part
+		}
+	}
+	return healthClass(worst)
+}
+
+func healthClass(state gpu.State) string {
+	switch state.Class() {
 	case gpu.Healthy:
 		return ""
 	case gpu.Degraded, gpu.Draining:
 		return "warn"
 	}
 	return "bad"
+}
+
+// locked tells whether a GPU or one of its MIG devices is not allocated to further pods.
+func locked(g v1alpha1.BoardGPU) bool {
+	return g.Draining != "" || slices.ContainsFunc(g.Parts, func(p v1alpha1.BoardPart) bool { return p.Draining != "" })
 }
 
 // mostHolders is how many holders a title names.

@@ -2,8 +2,8 @@
 (function () {
   "use strict";
   const board = document.getElementById("board");
-  const interval = 2000;
-  let shown = null, last = Date.now(), timer = null;
+  const interval = 2000, patience = 15000;
+  let shown = null, last = Date.now(), timer = null, running = false;
 
   // The times of the reads differ each time: they do not count as a change, but are shown.
   function strip(text) { return text.replace(/<p class="source"[^]*?<\/p>/g, ""); }
@@ -20,6 +20,16 @@
     source.textContent = "not read since " + new Date(last).toLocaleTimeString() + ": " + error;
   }
 
+  // Shows the times and notes of what has not changed otherwise. Returns false where there are more or fewer of them.
+  function renew(text) {
+    const fresh = document.createElement("div");
+    fresh.innerHTML = text;
+    const from = fresh.querySelectorAll("p.source"), to = board.querySelectorAll("p.source");
+    if (from.length !== to.length) { return false; }
+    from.forEach((line, i) => { to[i].textContent = line.textContent; to[i].classList.remove("stale"); });
+    return true;
+  }
+
   function replace(text) {
     const active = document.activeElement, href = active && active.getAttribute && active.getAttribute("href");
     board.innerHTML = text;
@@ -32,18 +42,11 @@
   async function refresh() {
     if (document.hidden || busy()) { return; }
     try {
-      const answer = await fetch("/fragment" + location.search, { credentials: "same-origin", cache: "no-store" });
+      const answer = await fetch("/fragment" + location.search, { credentials: "same-origin", cache: "no-store", signal: AbortSignal.timeout(patience) });
       const text = await answer.text();
       if (!answer.ok) { throw new Error(answer.status + " " + (answer.status === 401 ? text : answer.statusText)); }
       last = Date.now();
-      if (shown === null || strip(text) !== strip(shown)) {
-        replace(text);
-      } else {
-        const fresh = document.createElement("div");
-        fresh.innerHTML = text;
-        const from = fresh.querySelector("#source"), to = document.getElementById("source");
-        if (from && to) { to.textContent = from.textContent; to.classList.remove("stale"); }
-      }
+      if (shown === null || strip(text) !== strip(shown) || !renew(text)) { replace(text); }
       shown = text;
     } catch (error) {
       stale(error.message);
@@ -51,7 +54,10 @@
   }
 
   async function loop() {
+    if (running) { return; }
+    running = true;
     await refresh();
+    running = false;
     timer = setTimeout(loop, interval);
   }
   document.addEventListener("visibilitychange", function () {

@@ -24,6 +24,9 @@ var files embed.FS
 type Deps struct {
 	// Read reads the cluster. It is called at most once at a time, and at most every RefreshInterval.
 	Read func(context.Context) (*board.Input, error)
+	// Reasons returns why pods wait that a page shows, as far as that is known, and has it found out again; wait waits for that. It is nil
+	// where they are not evaluated.
+	Reasons func(ctx context.Context, in *board.Input, shown []v1alpha1.BoardWaiting, wait bool) board.Reasons
 	// Samples reads the measurements of a node; nil where they are not read.
 	Samples func(ctx context.Context, node string) (*v1alpha1.GPUSamples, error)
 	// Trace returns what berth trace prints for a GPU, or for a pod as NAMESPACE/NAME.
@@ -75,7 +78,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func setHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "same-origin") // With none, a form of this page would come from the origin null.
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 }
@@ -85,18 +88,46 @@ func filterOf(query url.Values) v1alpha1.BoardFilter {
 	return v1alpha1.BoardFilter{Node: query.Get("node"), Model: query.Get("model"), Namespace: query.Get("namespace"), All: query.Has("all")}
 }
 
-// build computes the board that a request asks for.
-func (s *Server) build(r *http.Request) (*v1alpha1.Board, error) {
-	read, err := s.cluster.get(r.Context())
+// addressOf is the inverse of filterOf.
+func addressOf(f v1alpha1.BoardFilter) url.Values {
+	query := url.Values{}
+	for key, value := range map[string]string{"node": f.Node, "model": f.Model, "namespace": f.Namespace} {
+		if value != "" {
+			query.Set(key, value)
+		}
+	}
+	if f.All {
+		query.Set("all", "")
+	}
+	return query
+}
+
+// Board computes the board of a part of the cluster, with the reasons why its pods wait.
+func (s *Server) Board(ctx context.Context, filter v1alpha1.BoardFilter) (*v1alpha1.Board, error) {
+	return s.build(ctx, filter, true)
+}
+
+// build computes a board. wait waits for the reasons why pods wait.
+func (s *Server) build(ctx context.Context, filter v1alpha1.BoardFilter, wait bool) (*v1alpha1.Board, error) {
+	read, err := s.cluster.get(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the cluster: %w", err)
 	}
 	in := *read
-	in.Filter = filterOf(r.URL.Query())
+	in.Filter = filter
 	made := board.Build(&in)
-	if s.deps.Samples == nil {
-		return made, nil
+	if s.deps.Reasons != nil {
+		in.Reasons = s.deps.Reasons(ctx, &in, made.Waiting, wait)
 	}
+	if s.deps.Samples != nil {
+		s.measure(ctx, &in, made)
+	}
+	return board.Build(&in), nil
+}
+
+// measure adds the measurements of the nodes of a board.
+func (s *Server) measure(ctx context.Context, in *board.Input, made *v1alpha1.Board) {
+	in.Notes = slices.Clip(in.Notes) // Other requests have the same ones.
 	var names []string
 	for i := range made.Nodes {
 		if made.Nodes[i].Away == "" {
@@ -104,13 +135,12 @@ func (s *Server) build(r *http.Request) (*v1alpha1.Board, error) {
 		}
 	}
 	if len(names) > mostSampled {
-		in.Notes = append(in.Notes, fmt.Sprintf("The use of memory is read for up to %d nodes; select one or a model to see it", mostSampled))
-	} else {
-		var notes []string
-		in.Samples, notes = s.samples.of(r.Context(), names)
-		in.Notes = append(slices.Clip(in.Notes), notes...)
+		in.Notes = append(in.Notes, fmt.Sprintf("The use of memory and what is idle are read for up to %d nodes; select a node to see them", mostSampled))
+		return
 	}
-	return board.Build(&in), nil
+	var notes []string
+	in.Samples, notes = s.samples.of(ctx, names)
+	in.Notes = append(in.Notes, notes...)
 }
 
 func (s *Server) board(w http.ResponseWriter, r *http.Request) { s.render(w, r, "page") }
@@ -118,7 +148,7 @@ func (s *Server) board(w http.ResponseWriter, r *http.Request) { s.render(w, r, 
 func (s *Server) fragment(w http.ResponseWriter, r *http.Request) { s.render(w, r, "main") }
 
 func (s *Server) render(w http.ResponseWriter, r *http.Request, name string) {
-	made, err := s.build(r)
+	made, err := s.build(r.Context(), filterOf(r.URL.Query()), false)
 	if err != nil {
 		s.fail(w, err)
 		return
@@ -140,7 +170,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 
 // object returns the board as JSON.
 func (s *Server) object(w http.ResponseWriter, r *http.Request) {
-	made, err := s.build(r)
+	made, err := s.build(r.Context(), filterOf(r.URL.Query()), false)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return

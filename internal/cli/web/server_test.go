@@ -10,14 +10,17 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -112,6 +115,9 @@ func TestRoutes(t *testing.T) {
 		"the part that the script fetches": {target: "/fragment", status: 200, want: []string{"Where is it?"}, never: []string{"<!DOCTYPE", "<script"}},
 		"a filter":                         {target: "/?node=node-1", status: 200, want: []string{`value="node-1"`, "node-1"}, never: []string{">node-0<"}},
 		"a filter without nodes":           {target: "/?node=x%22%3E%3Cscript%3E", status: 200, want: []string{"No node matches"}, never: []string{"<script>"}},
+		"groups":                           {in: cluster(60), target: "/?namespace=team-1", status: 200, want: []string{`href="?model=NVIDIA&#43;H100&#43;80GB&#43;HBM3&amp;namespace=team-1"`, `href="?all=&amp;namespace=team-1"`}},
+		"a model of many nodes":            {in: cluster(60), target: "/?model=NVIDIA+H100+80GB+HBM3", status: 200, want: []string{">node-59<"}, never: []string{"60 nodes"}},
+		"nothing was measured":             {in: cluster(60), target: "/", status: 200, want: []string{"<td>not measured</td>"}},
 		"no nodes":                         {in: &board.Input{Time: start}, target: "/", status: 200, want: []string{"No node has reported GPUs"}},
 		"texts of tenants":                 {in: hostile, target: "/", status: 200, want: []string{"&lt;script&gt;alert(1)"}, never: []string{"<script>", "<img", ` onmouseover="`, `"onmouseover=`}},
 		"the object":                       {target: "/api/v1/board", status: 200, want: []string{`"kind": "Board"`, `"apiVersion": "berth.dev/`}},
@@ -221,6 +227,41 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+// TestAddress checks that the address that is printed is the one that is listened on.
+func TestAddress(t *testing.T) {
+	tests := map[string]struct {
+		listener   net.TCPAddr
+		want, host string
+		status     int
+	}{
+		"IPv4":             {listener: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8899}, want: "http://127.0.0.1:8899/?token=", host: "127.0.0.1:8899", status: 303},
+		"another loopback": {listener: net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 8899}, want: "http://127.0.0.2:8899/?token=", host: "127.0.0.2:8899", status: 303},
+		"IPv6":             {listener: net.TCPAddr{IP: net.IPv6loopback, Port: 8899}, want: "http://[::1]:8899/?token=", host: "[::1]:8899", status: 303},
+		"the port 80":      {listener: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}, want: "http://127.0.0.1:80/?token=", host: "127.0.0.1", status: 303},
+		"IPv6, port 80":    {listener: net.TCPAddr{IP: net.IPv6loopback, Port: 80}, want: "http://[::1]:80/?token=", host: "[::1]", status: 303},
+		"no port":          {listener: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8899}, want: "http://127.0.0.1:8899/?token=", host: "127.0.0.1", status: 421},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			access, err := NewAccess(&test.listener)
+			if err != nil {
+				t.Fatal(err)
+			}
+			token, is := strings.CutPrefix(access.Address(), test.want)
+			if !is {
+				t.Fatalf("got %s, want %s", access.Address(), test.want)
+			}
+			r := httptest.NewRequest(http.MethodGet, "/?token="+token, nil)
+			r.Host = test.host
+			answer := httptest.NewRecorder()
+			newTestServer(t, cluster(1), func(d *Deps) { d.Access = access }).ServeHTTP(answer, r)
+			if answer.Code != test.status {
+				t.Errorf("got status %d, want %d: %s", answer.Code, test.status, answer.Body)
+			}
+		})
+	}
+}
+
 func setTarget(r *http.Request, target string) error {
 	r.RequestURI = target
 	parsed, err := r.URL.Parse(target)
@@ -308,6 +349,117 @@ func TestSamples(t *testing.T) {
 	}
 	if got := fmt.Sprint(reads); got != "map[node-0:1 node-1:1]" {
 		t.Errorf("got reads %s for 3 pages within %s", got, sampleInterval)
+	}
+}
+
+// TestSlowAgents checks that agents that do not answer delay a page once, and not each one.
+func TestSlowAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := cluster(mostSampled)
+		s, err := New(Deps{
+			Read: func(context.Context) (*board.Input, error) { return in, nil },
+			Samples: func(ctx context.Context, _ string) (*v1alpha1.GPUSamples, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+			Clock: clock.RealClock{},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var took []time.Duration
+		for range 3 {
+			begun := time.Now()
+			answer := httptest.NewRecorder()
+			s.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+			took = append(took, time.Since(begun))
+			if !strings.Contains(answer.Body.String(), "is not known: context deadline exceeded") {
+				t.Fatal(answer.Body)
+			}
+		}
+		if want := []time.Duration{sampleTimeout, 0, 0}; !slices.Equal(took, want) {
+			t.Errorf("pages took %v, want %v", took, want)
+		}
+	})
+}
+
+// TestReasons checks that the reasons are those of the pods that a page shows, and that the object that is asked for once has them.
+func TestReasons(t *testing.T) {
+	in := cluster(1)
+	for i := range 30 {
+		in.Waiting = append(in.Waiting, v1alpha1.BoardWaiting{Namespace: fmt.Sprint("team-", i/15), Name: fmt.Sprint("pod-", i), Pod: fmt.Sprint("pod-", i), Pods: 1, Since: metav1.NewTime(start)})
+	}
+	s := newTestServer(t, in, func(d *Deps) {
+		d.Reasons = func(_ context.Context, _ *board.Input, shown []v1alpha1.BoardWaiting, wait bool) board.Reasons {
+			found := board.Reasons{Time: start, Pods: map[string]*v1alpha1.Why{}}
+			for _, w := range shown {
+				found.Pods[w.Namespace+"/"+w.Pod] = &v1alpha1.Why{Sentence: fmt.Sprintf("reason of %s, %v", w.Pod, wait)}
+			}
+			return found
+		}
+	})
+	tests := map[string]struct {
+		target      string
+		want, never []string
+	}{
+		"the oldest":     {target: "/", want: []string{"reason of pod-0, false", "reason of pod-11, false", "18 more wait"}, never: []string{"reason of pod-12,"}},
+		"of a namespace": {target: "/?namespace=team-1", want: []string{"reason of pod-15, false", "reason of pod-26, false", "3 more wait"}, never: []string{"pod-14", "pod-27"}},
+		"of another":     {target: "/?namespace=team-2", want: []string{"Nothing that you may see"}, never: []string{"more wait", "evaluated at"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			body := s.get(test.target).Body.String()
+			for _, want := range test.want {
+				if !strings.Contains(body, want) {
+					t.Errorf("no %q in:\n%s", want, body)
+				}
+			}
+			for _, never := range test.never {
+				if strings.Contains(body, never) {
+					t.Errorf("%q in:\n%s", never, body)
+				}
+			}
+		})
+	}
+	made, err := s.Board(t.Context(), v1alpha1.BoardFilter{Namespace: "team-1"})
+	if err != nil || len(made.Waiting) != 12 || made.Waiting[0].Sentence != "reason of pod-15, true" || made.MoreWaiting != 3 {
+		t.Errorf("got %+v, %v", made, err)
+	}
+}
+
+// TestMarks checks that the picture of a GPU shows that one of its MIG devices is not healthy, or not allocated.
+func TestMarks(t *testing.T) {
+	part := func(state, draining string) v1alpha1.BoardPart {
+		return v1alpha1.BoardPart{Size: 1, State: state, BoardDevice: v1alpha1.BoardDevice{Draining: draining}}
+	}
+	tests := map[string]struct {
+		state  string
+		parts  []v1alpha1.BoardPart
+		corner string
+		marks  int
+		locked bool
+	}{
+		"healthy":                      {state: "Healthy"},
+		"degraded":                     {state: "Degraded", corner: "warn"},
+		"healthy, with parts":          {state: "Healthy", parts: []v1alpha1.BoardPart{part("Healthy", ""), part("Healthy", "")}},
+		"a part has a fault":           {state: "Healthy", parts: []v1alpha1.BoardPart{part("Healthy", ""), part("Unhealthy", "")}, corner: "bad", marks: 1},
+		"a part is degraded":           {state: "Healthy", parts: []v1alpha1.BoardPart{part("Degraded", ""), part("Healthy", "")}, corner: "warn", marks: 1},
+		"the GPU is worse than a part": {state: "NeedsReset", parts: []v1alpha1.BoardPart{part("Degraded", "")}, corner: "bad", marks: 1},
+		"a part drains":                {state: "Healthy", parts: []v1alpha1.BoardPart{part("Healthy", "a layout is applied")}, locked: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := v1alpha1.BoardGPU{Health: v1alpha1.DeviceHealth{State: test.state}, Slices: 2, Parts: test.parts}
+			marks := 0
+			for _, s := range shapes(g) {
+				if s.Class == "bad" || s.Class == "warn" {
+					marks++
+				}
+			}
+			if corner(g) != test.corner || marks != test.marks || locked(g) != test.locked {
+				t.Errorf("got %q, %d marks, locked %v", corner(g), marks, locked(g))
+			}
+		})
 	}
 }
 

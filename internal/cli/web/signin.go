@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +31,9 @@ const (
 	mostReviews = 4
 	mostToken   = 16 << 10
 
+	// sessionCookie is the first part of the cookie's name, mostNext how long the address may be to which a sign-in leads, in bytes.
 	sessionCookie = "berth-session"
+	mostNext      = 2 << 10
 )
 
 // ErrNoUser says that the API server does not accept a token, as that of no user.
@@ -84,7 +88,9 @@ func NewSignIn(ctx context.Context, deps SignInDeps) (*SignIn, error) {
 	s := &SignIn{deps: deps, page: page, life: ctx, reviews: make(chan struct{}, mostReviews), sessions: map[string]*session{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /sign-in", func(w http.ResponseWriter, _ *http.Request) { s.form(w, http.StatusOK, "") })
+	mux.HandleFunc("GET /sign-in", func(w http.ResponseWriter, r *http.Request) {
+		s.form(w, http.StatusOK, nextOf(r.URL.Query().Get("next")), "")
+	})
 	mux.HandleFunc("POST /sign-in", s.signIn)
 	mux.HandleFunc("POST /sign-out", s.signOut)
 	addFiles(mux)
@@ -99,35 +105,55 @@ func (s *SignIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-func (s *SignIn) form(w http.ResponseWriter, status int, problem string) {
-	s.page.write(w, status, "sign-in", &view{Error: problem, Now: s.deps.Clock.Now(), Source: s.deps.Source, Title: "sign in"})
+func (s *SignIn) form(w http.ResponseWriter, status int, next, problem string) {
+	s.page.write(w, status, "sign-in", &view{Error: problem, Next: next, Now: s.deps.Clock.Now(), Source: s.deps.Source, Title: "sign in"})
+}
+
+// nextOf returns an address of this page, or nothing for one that can lead elsewhere.
+func nextOf(text string) string {
+	address, err := url.Parse(text)
+	if err != nil || len(text) > mostNext || address.Scheme != "" || address.Host != "" || address.User != nil || strings.Contains(text, `\`) ||
+		!strings.HasPrefix(text, "/") || strings.HasPrefix(text, "//") || strings.HasPrefix(address.Path, "/sign-") || strings.HasPrefix(address.Path, "//") {
+		return ""
+	}
+	return address.RequestURI()
 }
 
 // signIn begins a session for a browser.
 func (s *SignIn) signIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, mostToken+1<<10)
 	token := strings.TrimSpace(r.PostFormValue("token"))
+	next := nextOf(r.PostFormValue("next"))
 	id := rand.Text()
 	switch _, err := s.open(r.Context(), id, token); {
 	case errors.Is(err, ErrNoUser):
-		s.form(w, http.StatusForbidden, "The API server does not accept this token. It may have expired, or be of another cluster.")
+		s.form(w, http.StatusForbidden, next, "The API server does not accept this token. It may have expired, or be of another cluster.")
 	case err != nil:
-		s.form(w, http.StatusBadGateway, err.Error())
+		s.form(w, http.StatusBadGateway, next, err.Error())
 	default:
-		http.SetCookie(w, s.cookie(id, 0))
-		http.Redirect(w, r, "/", http.StatusSeeOther)
+		http.SetCookie(w, s.cookie(r, id, 0))
+		http.Redirect(w, r, cmp.Or(next, "/"), http.StatusSeeOther)
 	}
 }
 
-func (s *SignIn) cookie(id string, maxAge int) *http.Cookie {
-	return &http.Cookie{Name: sessionCookie, Value: id, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: s.deps.Secure, SameSite: http.SameSiteStrictMode}
+// cookieName returns the name of the cookie for the port of a request: cookies do not tell ports apart, and each forwarded port of a machine
+// can be the page of another cluster.
+func cookieName(r *http.Request) string {
+	_, port := hostPort(r.Host)
+	return sessionCookie + "-" + port
+}
+
+// cookie returns the cookie of a session. It is sent when a link of another site is followed, which changes nothing: what changes something
+// is a form of this page.
+func (s *SignIn) cookie(r *http.Request, id string, maxAge int) *http.Cookie {
+	return &http.Cookie{Name: cookieName(r), Value: id, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: s.deps.Secure, SameSite: http.SameSiteLaxMode}
 }
 
 func (s *SignIn) signOut(w http.ResponseWriter, r *http.Request) {
-	if cookie, err := r.Cookie(sessionCookie); err == nil {
+	if cookie, err := r.Cookie(cookieName(r)); err == nil {
 		s.drop(cookie.Value)
 	}
-	http.SetCookie(w, s.cookie("", -1))
+	http.SetCookie(w, s.cookie(r, "", -1))
 	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
 }
 
@@ -143,7 +169,11 @@ func (s *SignIn) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "sign in: this needs a token that the API server accepts", http.StatusUnauthorized)
 	default:
-		http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
+		to := "/sign-in"
+		if next := nextOf(r.URL.RequestURI()); next != "" && next != "/" && r.Method == http.MethodGet {
+			to += "?next=" + url.QueryEscape(next)
+		}
+		http.Redirect(w, r, to, http.StatusSeeOther)
 	}
 }
 
@@ -157,7 +187,7 @@ func (s *SignIn) of(r *http.Request) (*session, error) {
 		}
 		token = strings.TrimSpace(value)
 		id = fmt.Sprintf("token %x", sha256.Sum256([]byte(token)))
-	} else if cookie, err := r.Cookie(sessionCookie); err == nil && !strings.HasPrefix(cookie.Value, "token ") {
+	} else if cookie, err := r.Cookie(cookieName(r)); err == nil && !strings.HasPrefix(cookie.Value, "token ") {
 		id = cookie.Value
 	}
 	found := s.known(id)

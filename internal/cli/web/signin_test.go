@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,19 +65,22 @@ func newSignInTest(t *testing.T, secure bool) *signInTest {
 
 // request is what a browser or a program sends.
 type request struct {
-	method, path, token, cookie, bearer, site string
+	method, path, token, cookie, bearer, site, next string
+	// port is that of the address that the browser has opened; 8088 if empty.
+	port string
 }
 
 func (s *signInTest) send(q request) *httptest.ResponseRecorder {
 	if q.method == "" {
 		q.method = http.MethodGet
 	}
-	r := httptest.NewRequest(q.method, "http://127.0.0.1:8088"+q.path, strings.NewReader(url.Values{"token": {q.token}}.Encode()))
+	port := cmp.Or(q.port, "8088")
+	r := httptest.NewRequest(q.method, "http://127.0.0.1:"+port+q.path, strings.NewReader(url.Values{"token": {q.token}, "next": {q.next}}.Encode()))
 	if q.method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	if q.cookie != "" {
-		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: q.cookie})
+		r.AddCookie(&http.Cookie{Name: sessionCookie + "-" + port, Value: q.cookie})
 	}
 	if q.bearer != "" {
 		r.Header.Set("Authorization", q.bearer)
@@ -110,8 +114,19 @@ func TestSignInRequests(t *testing.T) {
 		body     string
 	}{
 		"nothing":                        {request: request{path: "/"}, status: 303, location: "/sign-in"},
-		"a view":                         {request: request{path: "/?node=a"}, status: 303, location: "/sign-in"},
-		"a trace":                        {request: request{path: "/gpu/GPU-1"}, status: 303, location: "/sign-in"},
+		"a view":                         {request: request{path: "/?node=a"}, status: 303, location: "/sign-in?next=%2F%3Fnode%3Da"},
+		"a trace":                        {request: request{path: "/gpu/GPU-1"}, status: 303, location: "/sign-in?next=%2Fgpu%2FGPU-1"},
+		"a path that looks like a host":  {request: request{path: "//evil.example/x"}, status: 307, location: "/evil.example/x"},
+		"the form, for a view":           {request: request{path: "/sign-in?next=%2F%3Fnode%3Da"}, status: 200, body: `name="next" value="/?node=a"`},
+		"a token, for a view":            {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "/?node=a"}, status: 303, location: "/?node=a"},
+		"another token, for a view":      {request: request{method: "POST", path: "/sign-in", token: "guess", next: "/?node=a"}, status: 403, body: `name="next" value="/?node=a"`},
+		"a token, for another site":      {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "https://evil.example/"}, status: 303, location: "/"},
+		"a token, for another host":      {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "//evil.example/"}, status: 303, location: "/"},
+		"a token, for a host behind \\":  {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: `/\evil.example/`}, status: 303, location: "/"},
+		"a token, for a host in escapes": {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "/%2Fevil.example/"}, status: 303, location: "/"},
+		"a token, for a script":          {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "javascript:alert(1)"}, status: 303, location: "/"},
+		"a token, for the form":          {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "/sign-in"}, status: 303, location: "/"},
+		"a token, for a long address":    {request: request{method: "POST", path: "/sign-in", token: "token-of-ann", next: "/?node=" + long[:mostNext]}, status: 303, location: "/"},
 		"the object":                     {request: request{path: "/api/v1/board"}, status: 401, body: "sign in"},
 		"the fragment":                   {request: request{path: "/fragment"}, status: 401, body: "sign in"},
 		"the form":                       {request: request{path: "/sign-in"}, status: 200, body: `<form action="/sign-in" method="post"`},
@@ -167,7 +182,7 @@ func TestSession(t *testing.T) {
 		}
 	}
 	answer := s.send(request{method: http.MethodPost, path: "/sign-in", token: "token-of-ann"})
-	if cookie := answer.Header().Get("Set-Cookie"); !strings.Contains(cookie, "HttpOnly; Secure; SameSite=Strict") || len(answer.Result().Cookies()[0].Value) < 26 {
+	if cookie := answer.Header().Get("Set-Cookie"); !strings.Contains(cookie, "HttpOnly; Secure; SameSite=Lax") || len(answer.Result().Cookies()[0].Value) < 26 {
 		t.Errorf("the cookie is %q", cookie)
 	}
 	ann := answer.Result().Cookies()[0].Value
@@ -220,6 +235,10 @@ func TestSession(t *testing.T) {
 	step("at the end of the day", request{path: "/", cookie: ann}, 200, "ann")
 	s.clock.Step(time.Second)
 	step("after it", request{path: "/", cookie: ann}, 303, "")
+
+	if answer := s.send(request{method: http.MethodPost, path: "/sign-in", token: "token-of-ann", port: "8089"}); answer.Result().Cookies()[0].Name != "berth-session-8089" {
+		t.Errorf("the cookie of another port is %q", answer.Header().Get("Set-Cookie"))
+	}
 
 	s.users["token-of-pageless"] = "pageless"
 	step("a user without a page", request{method: "POST", path: "/sign-in", token: "token-of-pageless"}, 502, "no page")

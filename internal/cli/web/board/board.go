@@ -28,18 +28,26 @@ type Input struct {
 	Samples map[string]*v1alpha1.GPUSamples
 	// May tells whether the user may list the pods of a namespace.
 	May func(namespace string) bool
-	// Waiting is what waits, and WaitingTime when that was evaluated.
-	Waiting     []v1alpha1.BoardWaiting
-	MoreWaiting int
-	WaitingTime time.Time
+	// Waiting is all that waits, the oldest first, and Reasons why, as far as that was evaluated.
+	Waiting []v1alpha1.BoardWaiting
+	Reasons Reasons
 	// Notes say what could not be read.
 	Notes []string
 	// MostNodes is how many nodes are shown one by one; 0 means 40.
 	MostNodes int
 }
 
+// Reasons say why pods wait, by NAMESPACE/NAME of the pod.
+type Reasons struct {
+	// Time is when the oldest of them was evaluated.
+	Time time.Time
+	Pods map[string]*v1alpha1.Why
+}
+
 const (
 	defaultMostNodes = 40
+	// mostWaiting is how many pods and gangs are listed that wait.
+	mostWaiting = 12
 	// mostAll bounds the nodes of a page on which all are wanted.
 	mostAll = 1000
 	// mostAway is how many nodes that are away are listed one by one.
@@ -56,8 +64,7 @@ type builder struct {
 	bound map[string]*metav1.Time // by UID of the pod
 	may   map[string]bool
 	board *v1alpha1.Board
-	held  map[string]*v1alpha1.BoardNamespace
-	pods  map[string]map[string]bool
+	held  map[string]*holdings
 	// manyAway is true where more than mostAway nodes are away.
 	manyAway bool
 	// names and namespaces are what text finds names with.
@@ -69,11 +76,11 @@ type builder struct {
 func Build(in *Input) *v1alpha1.Board {
 	b := &builder{
 		in: in, nodes: map[string]*corev1.Node{}, bound: map[string]*metav1.Time{}, may: map[string]bool{},
-		held: map[string]*v1alpha1.BoardNamespace{}, pods: map[string]map[string]bool{},
+		held: map[string]*holdings{},
 		board: &v1alpha1.Board{
 			TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindBoard), Time: metav1.NewTime(in.Time.UTC().Truncate(time.Second)), Filter: in.Filter,
 			Nodes: []v1alpha1.BoardNode{}, Waiting: []v1alpha1.BoardWaiting{}, Problems: []v1alpha1.BoardProblem{},
-			Namespaces: []v1alpha1.BoardNamespace{}, MoreWaiting: in.MoreWaiting, Notes: slices.Clone(in.Notes),
+			Namespaces: []v1alpha1.BoardNamespace{}, Notes: slices.Clone(in.Notes),
 		},
 	}
 	for i := range in.Nodes {
@@ -217,7 +224,8 @@ func (b *builder) gpu(d *v1alpha1.GPUDevice, samples *v1alpha1.GPUSamples) v1alp
 	if sample != nil {
 		use, active = &sample.GPUSampleUse, sample.Utilization
 	}
-	g.BoardDevice = b.device(d.Offered, d.Holders, d.MemoryBytes, use, active)
+	var measured bool
+	g.BoardDevice, measured = b.device(d.Offered, d.Holders, d.MemoryBytes, use, active)
 	for i := range d.MIGDevices {
 		m := &d.MIGDevices[i]
 		part := v1alpha1.BoardPart{UUID: m.UUID, Profile: m.Profile, Start: m.Start, Size: m.Size, State: d.Health.State}
@@ -236,8 +244,9 @@ func (b *builder) gpu(d *v1alpha1.GPUDevice, samples *v1alpha1.GPUSamples) v1alp
 		if partUse != nil {
 			partActive = partUse.Active
 		}
-		part.BoardDevice = b.device(m.Offered, m.Holders, m.MemoryBytes, partUse, partActive)
-		b.count(m.Holders, &part.BoardDevice, func(n *v1alpha1.BoardNamespace) { n.Parts++ })
+		var measured bool
+		part.BoardDevice, measured = b.device(m.Offered, m.Holders, m.MemoryBytes, partUse, partActive)
+		b.count(m.Holders, &part.BoardDevice, measured, func(n *v1alpha1.BoardNamespace) { n.Parts++ })
 		g.Parts = append(g.Parts, part)
 		g.Slices = max(g.Slices, m.Start+m.Size)
 	}
@@ -251,13 +260,7 @@ func (b *builder) gpu(d *v1alpha1.GPUDevice, samples *v1alpha1.GPUSamples) v1alp
 	slices.SortFunc(g.Parts, func(a, b v1alpha1.BoardPart) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), strings.Compare(a.UUID, b.UUID))
 	})
-	b.count(d.Holders, &g.BoardDevice, func(n *v1alpha1.BoardNamespace) {
-		if g.Replicas > 0 {
-			n.Shares++
-		} else {
-			n.GPUs++
-		}
-	})
+	b.count(d.Holders, &g.BoardDevice, measured, func(n *v1alpha1.BoardNamespace) { n.GPUs++ })
 	return g
 }
 
@@ -273,9 +276,9 @@ func sampleOf(samples *v1alpha1.GPUSamples, uuid string) *v1alpha1.GPUSample {
 	return nil
 }
 
-// device returns what a GPU and a MIG device have in common.
-func (b *builder) device(offer *v1alpha1.DeviceOffer, holders []v1alpha1.Holder, memory int64, use *v1alpha1.GPUSampleUse, active *float64) v1alpha1.BoardDevice {
-	d := v1alpha1.BoardDevice{MemoryBytes: memory}
+// device returns what a GPU and a MIG device have in common. measured tells whether it is known if the device computed something.
+func (b *builder) device(offer *v1alpha1.DeviceOffer, holders []v1alpha1.Holder, memory int64, use *v1alpha1.GPUSampleUse, active *float64) (d v1alpha1.BoardDevice, measured bool) {
+	d = v1alpha1.BoardDevice{MemoryBytes: memory}
 	if offer != nil {
 		d.Resource, d.Replicas, d.Draining = offer.Resource, offer.Replicas, b.text(offer.Draining)
 	}
@@ -292,9 +295,10 @@ func (b *builder) device(offer *v1alpha1.DeviceOffer, holders []v1alpha1.Holder,
 		if active == nil {
 			active = use.Active
 		}
-		d.Idle = len(holders) > 0 && active != nil && *active < gpu.IdleBelow
+		measured = active != nil
+		d.Idle = len(holders) > 0 && measured && *active < gpu.IdleBelow
 	}
-	return d
+	return d, measured
 }
 
 // holder returns a holder, without its names where the user may not see them.
@@ -312,42 +316,6 @@ func (b *builder) holder(h *v1alpha1.Holder) v1alpha1.BoardHolder {
 		made.Since = b.bound[h.Pods[0].UID]
 	}
 	return made
-}
-
-// count adds a device to what the namespaces of its holders have.
-func (b *builder) count(holders []v1alpha1.Holder, d *v1alpha1.BoardDevice, add func(*v1alpha1.BoardNamespace)) {
-	seen := map[string]bool{}
-	for i := range holders {
-		h := &holders[i]
-		if h.Namespace == "" {
-			continue
-		}
-		name := h.Namespace
-		if !b.shows(name) {
-			name = ""
-		}
-		entry := b.held[name]
-		if entry == nil {
-			entry = &v1alpha1.BoardNamespace{Name: name}
-			b.held[name], b.pods[name] = entry, map[string]bool{}
-		}
-		switch {
-		case h.PodUID != "":
-			b.pods[name][h.PodUID] = true
-		default:
-			for _, pod := range h.Pods {
-				b.pods[name][pod.UID] = true
-			}
-		}
-		// A device that several containers of a namespace share is one share for each of them, and one GPU otherwise.
-		if key := fmt.Sprintf("%s/%d", name, h.Share); !seen[key] {
-			seen[key] = true
-			add(entry)
-			if d.Idle {
-				entry.Idle++
-			}
-		}
-	}
 }
 
 // short bounds a text that others have written.

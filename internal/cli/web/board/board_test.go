@@ -256,15 +256,92 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// TestNamespaces checks what is counted for a namespace: a device once for its containers, a replica for each, and idle only where all of
+// it was measured.
+func TestNamespaces(t *testing.T) {
+	zero, half := 0.0, 0.5
+	sample := func(uuid string, active *float64) v1alpha1.GPUSample {
+		return v1alpha1.GPUSample{UUID: uuid, Utilization: active, GPUSampleUse: used(1 << 30)}
+	}
+	share := func(namespace string, n int) v1alpha1.Holder {
+		return v1alpha1.Holder{Kind: "Pod", Namespace: namespace, Pod: fmt.Sprint("p", n), PodUID: fmt.Sprint(namespace, n), Share: n}
+	}
+	tests := map[string]struct {
+		change  func([]v1alpha1.GPUDevice)
+		samples []v1alpha1.GPUSample
+		filter  string
+		want    []string
+	}{
+		"not measured": {change: func(d []v1alpha1.GPUDevice) { held(&d[0], "team/a") }, want: []string{"team: 1 GPUs 0 parts 0 shares 1 pods idle -"}},
+		"idle": {
+			change:  func(d []v1alpha1.GPUDevice) { held(&d[0], "team/a"); held(&d[1], "team/a") },
+			samples: []v1alpha1.GPUSample{sample("GPU-a-0", &zero), sample("GPU-a-1", &half)},
+			want:    []string{"team: 2 GPUs 0 parts 0 shares 1 pods idle 1"},
+		},
+		"one of two measured": {
+			change:  func(d []v1alpha1.GPUDevice) { held(&d[0], "team/a"); held(&d[1], "team/b"); held(&d[2], "lab/c") },
+			samples: []v1alpha1.GPUSample{sample("GPU-a-0", &zero), sample("GPU-a-2", &half)},
+			want:    []string{"lab: 1 GPUs 0 parts 0 shares 1 pods idle 0", "team: 2 GPUs 0 parts 0 shares 2 pods idle -"},
+		},
+		"replicas of a GPU": {
+			change: func(d []v1alpha1.GPUDevice) {
+				d[0].Offered.Replicas = 4
+				d[0].Holders = []v1alpha1.Holder{share("team", 1), share("team", 2), share("lab", 3)}
+			},
+			want: []string{"lab: 0 GPUs 0 parts 1 shares 1 pods idle -", "team: 0 GPUs 0 parts 2 shares 2 pods idle -"},
+		},
+		"MIG devices, and replicas of one": {
+			change: func(d []v1alpha1.GPUDevice) {
+				d[0].MIGDevices = []v1alpha1.MIGDevice{
+					{UUID: "MIG-0", Size: 1, Offered: &v1alpha1.DeviceOffer{Replicas: 4}, Holders: []v1alpha1.Holder{share("team", 1), share("team", 2)}},
+					{UUID: "MIG-1", Start: 1, Size: 1, Holders: []v1alpha1.Holder{share("team", 0)}},
+				}
+			},
+			want: []string{"team: 0 GPUs 1 parts 2 shares 3 pods idle -"},
+		},
+		"a claim of many pods, with two devices": {
+			change: func(d []v1alpha1.GPUDevice) {
+				for i := range 2 {
+					d[i].Holders = []v1alpha1.Holder{{Kind: "ResourceClaim", Namespace: "team", Claim: "big", Pods: []v1alpha1.HolderPod{{Name: "a", UID: "1"}, {Name: "b", UID: "2"}}, MorePods: 24}}
+				}
+			},
+			want: []string{"team: 2 GPUs 0 parts 0 shares 26 pods idle -"},
+		},
+		"a filter": {change: func(d []v1alpha1.GPUDevice) { held(&d[0], "team/a"); held(&d[1], "lab/b") }, filter: "lab", want: []string{"lab: 1 GPUs 0 parts 0 shares 1 pods idle -"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			node := testNode("a", 3, func(n *v1alpha1.GPUNode) { test.change(n.Status.Devices) })
+			made := Build(&Input{
+				GPUNodes: []v1alpha1.GPUNode{node}, Samples: map[string]*v1alpha1.GPUSamples{"a": {Items: test.samples}}, Filter: v1alpha1.BoardFilter{Namespace: test.filter},
+			})
+			var got []string
+			for _, n := range made.Namespaces {
+				idle := "-"
+				if n.Idle != nil {
+					idle = fmt.Sprint(*n.Idle)
+				}
+				got = append(got, fmt.Sprintf("%s: %d GPUs %d parts %d shares %d pods idle %s", n.Name, n.GPUs, n.Parts, n.Shares, n.Pods, idle))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestGroups(t *testing.T) {
 	var nodes []v1alpha1.GPUNode
-	for i := range 50 {
+	for i := range 52 {
 		nodes = append(nodes, testNode(fmt.Sprintf("n%02d", i), 8, func(n *v1alpha1.GPUNode) {
 			n.Status.Summary.Held, n.Status.Summary.Free = i%3, 8-i%3
 			if i == 7 {
 				n.Status.Summary.Unhealthy = 1
 			}
-			if i >= 40 {
+			if i == 8 {
+				n.Status.Devices[0].MIGDevices = []v1alpha1.MIGDevice{{UUID: "MIG-1", Size: 1, Health: &v1alpha1.DeviceHealth{State: "Unhealthy"}}}
+			}
+			if i >= 42 {
 				n.Status.Summary.Model = "NVIDIA H100"
 			}
 		}))
@@ -273,11 +350,12 @@ func TestGroups(t *testing.T) {
 		filter v1alpha1.BoardFilter
 		want   string
 	}{
-		"all":     {want: "1 nodes, groups NVIDIA A100=39 [8:14 7:12 6:13], NVIDIA H100=10 [8:3 7:4 6:3]; 400 GPUs"},
-		"a model": {filter: v1alpha1.BoardFilter{Model: "NVIDIA H100"}, want: "10 nodes, groups ; 80 GPUs"},
-		"a node":  {filter: v1alpha1.BoardFilter{Node: "n03"}, want: "1 nodes, groups ; 8 GPUs"},
-		"each":    {filter: v1alpha1.BoardFilter{All: true}, want: "50 nodes, groups ; 400 GPUs"},
-		"nothing": {filter: v1alpha1.BoardFilter{Node: "other"}, want: "0 nodes, groups ; 0 GPUs"},
+		"all":                   {want: "2 nodes, groups NVIDIA A100=40 [8:14 7:13 6:13], NVIDIA H100=10 [8:4 7:3 6:3]; 416 GPUs"},
+		"a model":               {filter: v1alpha1.BoardFilter{Model: "NVIDIA H100"}, want: "10 nodes, groups ; 80 GPUs"},
+		"a model of many nodes": {filter: v1alpha1.BoardFilter{Model: "NVIDIA A100"}, want: "42 nodes, groups ; 336 GPUs"},
+		"a node":                {filter: v1alpha1.BoardFilter{Node: "n03"}, want: "1 nodes, groups ; 8 GPUs"},
+		"each":                  {filter: v1alpha1.BoardFilter{All: true}, want: "52 nodes, groups ; 416 GPUs"},
+		"nothing":               {filter: v1alpha1.BoardFilter{Node: "other"}, want: "0 nodes, groups ; 0 GPUs"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -328,7 +406,7 @@ func encode(t *testing.T, b *v1alpha1.Board) string {
 }
 
 func randomInput(random *rand.Rand) *Input {
-	in := &Input{Time: start}
+	in := &Input{Time: start, Reasons: Reasons{Pods: map[string]*v1alpha1.Why{}}}
 	namespaces := []string{"team", "hidden-1", "hidden-2"}
 	pod := func() string {
 		namespace := namespaces[random.IntN(len(namespaces))]
@@ -358,7 +436,8 @@ func randomInput(random *rand.Rand) *Input {
 	}
 	for range random.IntN(4) {
 		namespace, name, _ := strings.Cut(pod(), "/")
-		in.Waiting = append(in.Waiting, v1alpha1.BoardWaiting{Namespace: namespace, Name: name, Pod: name, Sentence: "it waits for pod " + pod()})
+		in.Waiting = append(in.Waiting, v1alpha1.BoardWaiting{Namespace: namespace, Name: name, Pod: name})
+		in.Reasons.Pods[namespace+"/"+name] = &v1alpha1.Why{Sentence: "it waits for pod " + pod(), Changes: []v1alpha1.WhyChange{{Message: "end pod " + pod()}}}
 	}
 	return in
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/problem"
 )
 
@@ -104,16 +105,7 @@ func (b *builder) finish() {
 		b.board.Problems = b.board.Problems[:mostProblems]
 		b.board.Notes = append(b.board.Notes, fmt.Sprintf("%d more problems are not shown; select a node or a model", more))
 	}
-	for name, entry := range b.held {
-		entry.Pods = len(b.pods[name])
-		if b.in.Filter.Namespace == "" || b.in.Filter.Namespace == name {
-			b.board.Namespaces = append(b.board.Namespaces, *entry)
-		}
-	}
-	slices.SortFunc(b.board.Namespaces, func(x, y v1alpha1.BoardNamespace) int {
-		// The hidden ones, which have no name, are the last.
-		return cmp.Or(cmp.Compare(boolean(x.Name == ""), boolean(y.Name == "")), strings.Compare(x.Name, y.Name))
-	})
+	b.board.Namespaces = b.namespacesHeld()
 	slices.Sort(b.board.Notes)
 	b.board.Notes = slices.Compact(b.board.Notes)
 }
@@ -132,20 +124,35 @@ func (b *builder) wait() {
 		if !b.shows(w.Namespace) || b.in.Filter.Namespace != "" && b.in.Filter.Namespace != w.Namespace {
 			continue
 		}
-		w.Name, w.Sentence, w.Change = short(w.Name), b.text(w.Sentence), b.text(w.Change)
+		if len(b.board.Waiting) == mostWaiting {
+			b.board.MoreWaiting++
+			continue
+		}
+		w.Name = short(w.Name)
+		if why := b.in.Reasons.Pods[w.Namespace+"/"+w.Pod]; why != nil {
+			w.Sentence = b.text(why.Sentence)
+			if len(why.Changes) > 0 {
+				w.Change = b.text(why.Changes[0].Message)
+			}
+			b.board.WaitingTime = new(metav1.NewTime(b.in.Reasons.Time.UTC()))
+		}
 		b.board.Waiting = append(b.board.Waiting, w)
-	}
-	if !b.in.WaitingTime.IsZero() {
-		b.board.WaitingTime = new(metav1.NewTime(b.in.WaitingTime.UTC()))
 	}
 }
 
-// group counts the nodes by model where there are too many for one page. A node with a GPU that is not healthy stays, and one that is away
-// unless many are.
+// faulty tells whether a MIG device of a node is not healthy, whatever its GPU is.
+func faulty(n *v1alpha1.BoardNode) bool {
+	return slices.ContainsFunc(n.GPUs, func(g v1alpha1.BoardGPU) bool {
+		return slices.ContainsFunc(g.Parts, func(p v1alpha1.BoardPart) bool { return !gpu.State(p.State).Allocatable() })
+	})
+}
+
+// group counts the nodes by model where there are too many for one page. A node with a GPU or MIG device that is not healthy stays, and
+// one that is away unless many are.
 func (b *builder) group() {
 	most := cmp.Or(b.in.MostNodes, defaultMostNodes)
 	f := &b.in.Filter
-	if f.All || f.Node != "" {
+	if f.All || f.Node != "" || f.Model != "" {
 		most = mostAll
 	}
 	if len(b.board.Nodes) <= most {
@@ -155,7 +162,7 @@ func (b *builder) group() {
 	groups, free := map[string]*v1alpha1.BoardGroup{}, map[string]map[int]int{}
 	for i := range b.board.Nodes {
 		n := b.board.Nodes[i]
-		if (n.Away != "" && !b.manyAway || n.Counts.Unhealthy > 0) && len(kept) < most {
+		if (n.Away != "" && !b.manyAway || n.Counts.Unhealthy > 0 || faulty(&n)) && len(kept) < most {
 			kept = append(kept, n)
 			continue
 		}
