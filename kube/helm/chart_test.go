@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,14 +36,21 @@ var helm = sync.OnceValues(func() (string, error) {
 // template renders the chart. On failure the error has what Helm printed.
 func template(t *testing.T, namespace string, values ...string) (string, error) {
 	t.Helper()
+	var args []string
+	for _, file := range values {
+		args = append(args, "--values", file)
+	}
+	return templateWith(t, namespace, args...)
+}
+
+// templateWith is template with arguments of Helm.
+func templateWith(t *testing.T, namespace string, further ...string) (string, error) {
+	t.Helper()
 	path, err := helm()
 	if err != nil {
 		t.Fatalf("build helm: %v", err)
 	}
-	args := []string{"template", "berth", chart, "--namespace", namespace}
-	for _, file := range values {
-		args = append(args, "--values", file)
-	}
+	args := append([]string{"template", "berth", chart, "--namespace", namespace}, further...)
 	var out, failure bytes.Buffer
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = &out, &failure
@@ -130,6 +138,63 @@ func TestRenderings(t *testing.T) {
 				t.Errorf("%s differs from what the chart renders: go test -C kube/helm . -update, and look at the difference", want)
 			}
 		})
+	}
+}
+
+// TestConfigFiles checks that a file of NVIDIA's device plugin comes to the agents as it is, in the place of the configuration of its name,
+// and beside the others.
+func TestConfigFiles(t *testing.T) {
+	const file = "../../docs/examples/config-nvidia-v1.yaml"
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		args []string
+		// texts are the names with the text of the file, in their order; others are the further configurations.
+		texts, others []string
+	}{
+		"in the place of the default": {args: []string{"--set-file", "configFiles.default=" + file}, texts: []string{"default"}},
+		"beside the default":          {args: []string{"--set-file", "configFiles.a100=" + file}, texts: []string{"a100"}, others: []string{"default"}},
+		"alone":                       {args: []string{"--set", "configs.default=null", "--set-file", "configFiles.a100=" + file}, texts: []string{"a100"}},
+		"several": {args: []string{"--set-file", "configFiles.t4=" + file, "--set-file", "configFiles.default=" + file, "--set", "configs.h100.gds=true"},
+			texts: []string{"default", "t4"}, others: []string{"h100"}},
+	}
+	for title, tc := range tests {
+		t.Run(title, func(t *testing.T) {
+			rendered, err := templateWith(t, release, tc.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := objects(rendered)
+			at := slices.IndexFunc(all, func(o string) bool { return name(o) == "ConfigMap berth-agent-config berth-system" })
+			if at < 0 || !strings.Contains(rendered, "--config-map=berth-system/berth-agent-config") {
+				t.Fatalf("no ConfigMap, or the agents do not read it:\n%s", rendered)
+			}
+			var texts, others []string
+			for _, found := range regexp.MustCompile(`(?m)^  ("?)([a-z0-9]+)"?: (\|$|".*"$)`).FindAllStringSubmatch(all[at][strings.Index(all[at], "data:"):], -1) {
+				if found[1] == "" {
+					others = append(others, found[2])
+					continue
+				}
+				if text, err := strconv.Unquote(found[3]); err != nil || text != string(want) {
+					t.Errorf("%s differs from the file: %v\n%s", found[2], err, text)
+				}
+				texts = append(texts, found[2])
+			}
+			if !slices.Equal(texts, tc.texts) || !slices.Equal(others, tc.others) {
+				t.Errorf("got the files %v and %v, want %v and %v", texts, others, tc.texts, tc.others)
+			}
+		})
+	}
+	for text, want := range map[string]string{
+		"configFiles.a b=x": "configFiles.a b: the name cannot be the value of a node's label",
+		"configs.default=null,configFiles.a=x,configFiles.b=x": "configs: none is named default",
+		"configFiles.a.b=x": "configFiles",
+	} {
+		if _, err := templateWith(t, release, "--set", text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
 	}
 }
 

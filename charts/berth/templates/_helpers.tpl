@@ -53,11 +53,12 @@ affinity:
 {{- end -}}
 
 {{/* An affinity that leaves out the nodes on which NVIDIA's operands are switched off or paused: include "berth.switched" .Values.agent.affinity.
-Each term of the affinity gets the conditions, since one of them has to hold. */}}
+device-plugin=false keeps NVIDIA's device plugin off a node, which is how Berth takes its place there. Each term of the affinity gets the
+conditions, since one of them has to hold. */}}
 {{- define "berth.switched" -}}
 {{- $on := list
   (dict "key" "nvidia.com/gpu.deploy.operands" "operator" "NotIn" "values" (list "false"))
-  (dict "key" "nvidia.com/gpu.deploy.device-plugin" "operator" "NotIn" "values" (list "false" "paused-for-driver-upgrade" "paused-for-mig-change")) -}}
+  (dict "key" "nvidia.com/gpu.deploy.device-plugin" "operator" "NotIn" "values" (list "paused-for-driver-upgrade" "paused-for-mig-change")) -}}
 {{- $affinity := deepCopy (. | default dict) -}}
 {{- $node := get $affinity "nodeAffinity" | default dict -}}
 {{- $required := get $node "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}

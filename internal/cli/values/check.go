@@ -278,12 +278,60 @@ func (c *checker) network(values *Values) {
 
 // configs checks the configurations of the agents.
 func (c *checker) configs(values *Values, namespace string) {
-	if _, ok := values.Configs["default"]; !ok && len(values.Configs) > 1 && c.removesDefault() {
+	names := maps.Clone(values.ConfigFiles)
+	if names == nil {
+		names = map[string]v1alpha1.Lines{}
+	}
+	for name := range values.Configs {
+		names[name] = ""
+	}
+	if _, ok := names["default"]; !ok && len(names) > 1 && c.removesDefault() {
 		c.add("configs", "none is named default, so a node without the label berth.dev/config has none", "name one of them default")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values.Configs)) {
 		own := values.Configs[name]
+		if _, replaced := values.ConfigFiles[name]; replaced {
+			if _, ok := c.given("configs", name); ok {
+				c.warn("configs["+name+"]", "has no effect beside configFiles["+name+"]", "remove one of them")
+			}
+			continue
+		}
 		c.config("configs["+name+"]", name, &own, namespace)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values.ConfigFiles)) {
+		c.configFile("configFiles["+name+"]", name, string(values.ConfigFiles[name]), namespace)
+	}
+}
+
+// configFile checks a configuration that is given as text.
+func (c *checker) configFile(at, name, text, namespace string) {
+	read, err := config.Read(name, []byte(text), nil)
+	if err != nil {
+		c.configError(at, err)
+		return
+	}
+	for _, note := range read.Notes {
+		c.warn(at, note, "")
+	}
+	if driver, ok := c.given("agent", "draDriverName"); ok && read.Config.DRADriverName != driver {
+		c.add(at, fmt.Sprintf("agent.draDriverName: %v is not part of a text", driver), "use configs for this configuration")
+	}
+	var keys map[string]any
+	_ = yaml.Unmarshal([]byte(text), &keys) // It was read before.
+	c.chartSets(at, func(key string) bool { _, ok := keys[key]; return ok })
+	c.counters(at+".dcgmCounters", read.Config.DCGMCounters)
+	c.rights(at, read.Config, namespace)
+}
+
+// configError adds what is wrong with a configuration.
+func (c *checker) configError(at string, err error) {
+	wrong, is := errors.AsType[*config.Error](err)
+	if !is {
+		c.add(at, err.Error(), "")
+		return
+	}
+	for _, p := range wrong.Problems {
+		c.add(at+"."+p.Field, p.What, p.Fix)
 	}
 }
 
@@ -306,30 +354,30 @@ func chartSets() map[string]string {
 		"persistentDir": "", "mpsRoot": ""}
 }
 
+// chartSets checks that a configuration has none of the settings that the chart makes.
+func (c *checker) chartSets(at string, has func(key string) bool) {
+	for _, key := range slices.Sorted(maps.Keys(chartSets())) {
+		if !has(key) {
+			continue
+		}
+		fix := "remove it"
+		if instead := chartSets()[key]; instead != "" {
+			fix += ", and set " + instead
+		}
+		c.add(at+"."+key, "the chart sets this", fix)
+	}
+}
+
 // config checks one configuration.
 func (c *checker) config(at, name string, own *v1alpha1.AgentConfig, namespace string) {
-	for _, key := range slices.Sorted(maps.Keys(chartSets())) {
-		if _, ok := c.given("configs", name, key); ok {
-			fix := "remove it"
-			if instead := chartSets()[key]; instead != "" {
-				fix += ", and set " + instead
-			}
-			c.add(at+"."+key, "the chart sets this", fix)
-		}
-	}
+	c.chartSets(at, func(key string) bool { _, ok := c.given("configs", name, key); return ok })
 	own.APIVersion, own.Kind = v1alpha1.APIVersion, "AgentConfig"
 	text, err := yaml.Marshal(own)
 	if err == nil {
 		_, err = config.Parse(name, text, nil)
 	}
-	var wrong *config.Error
-	switch {
-	case errors.As(err, &wrong):
-		for _, p := range wrong.Problems {
-			c.add(at+"."+p.Field, p.What, p.Fix)
-		}
-	case err != nil:
-		c.add(at, err.Error(), "")
+	if err != nil {
+		c.configError(at, err)
 	}
 	c.counters(at+".dcgmCounters", own.DCGMCounters)
 	c.rights(at, own, namespace)
