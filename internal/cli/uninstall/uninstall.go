@@ -101,7 +101,12 @@ func Run(ctx context.Context, deps Deps, options Options) error {
 	}
 	r.farewell(ctx)
 	if len(r.skipped) > 0 && !r.Force {
-		return notDone("the files of %d nodes were not removed:\n  %s\nfix: on each of them run berth-agent uninstall --standalone", len(r.skipped), strings.Join(r.skipped, "\n  "))
+		image, err := r.image()
+		if err != nil {
+			return err
+		}
+		return notDone("the files of %d nodes were not removed:\n  %s\nfix: when they are ready, run: berth uninstall --all -n %s --image %s",
+			len(r.skipped), strings.Join(r.skipped, "\n  "), r.Namespace, image)
 	}
 	return nil
 }

@@ -418,7 +418,7 @@ func TestWithoutNamespace(t *testing.T) {
 
 const awayNode = `apiVersion: v1
 kind: Node
-metadata: {name: node-away}
+metadata: {name: node-away, labels: {kubernetes.io/os: linux}}
 status: {conditions: [{type: Ready, status: Unknown}]}
 ---
 apiVersion: berth.dev/v1alpha1
@@ -430,7 +430,8 @@ kind: Pod
 metadata: {namespace: berth-system, name: agent-away, labels: {app.kubernetes.io/name: berth-agent}}
 spec: {nodeName: node-away}`
 
-// TestNodeAway checks that a node that is not ready is named and skipped, and that the rest is removed.
+// TestNodeAway checks that a node that is not ready is named and skipped, that the rest is removed, and that the command of the message
+// cleans it later.
 func TestNodeAway(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -446,6 +447,14 @@ func TestNodeAway(t *testing.T) {
 			}
 			if len(w.all(v1alpha1.GPUNodes()))+len(w.all(definitions())) != 1 {
 				t.Errorf("left: %v", w.left())
+			}
+			const image = "example.com/berth-agent:1.2.0"
+			if fix := "\nfix: when they are ready, run: berth uninstall --all -n berth-system --image " + image; err != nil && !strings.HasSuffix(err.Error(), fix) {
+				t.Errorf("the error lacks %q: %v", fix, err)
+			}
+			w.back = true
+			if out, err = w.run(Options{Namespace: "berth-system", Image: image}); err != nil || !strings.Contains(out, "node node-away is clean") {
+				t.Errorf("the repetition printed, with the error %v:\n%s", err, out)
 			}
 		})
 	}

@@ -54,6 +54,8 @@ type world struct {
 	// writes are the writes of the command; from the one with the number killAt on they fail, if it is not negative.
 	writes []string
 	killAt int
+	// back means that node-away is ready again.
+	back bool
 	// fails are the nodes on which the pod that cleans the node ends with an error.
 	fails map[string]bool
 	// refused is the event of the DaemonSet controller, which then makes no pods.
@@ -279,7 +281,7 @@ func (w *world) startPods(namespace string) {
 	for _, node := range slices.Sorted(maps.Keys(chosen)) {
 		status := "{phase: Running, conditions: [{type: Ready, status: 'True'}]}"
 		switch {
-		case node == "node-away":
+		case node == "node-away" && !w.back:
 			status = "{phase: Pending}"
 		case w.fails[node]:
 			status = "{phase: Running, containerStatuses: [{name: uninstall, state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1, message: 'error: remove ledger'}}}]}"

@@ -31,8 +31,9 @@ func documentedSections() []documentedSection {
 	return []documentedSection{
 		{installDocument, "Images", []documented{
 			{command: "docker login registry.example.com", skip: "needs a registry; TestInstallImages pushes and pulls with one"},
-			{command: "make push REGISTRY=registry.example.com/berth", skip: "needs a registry; TestInstallImages pushes and pulls with one"},
+			{command: "make push REGISTRY=registry.example.com/berth TAG=dev", skip: "needs a registry; TestInstallImages pushes and pulls with one"},
 			{command: "ctr -n k8s.io image import bin/images/berth-agent.tar", skip: noNodes + " by the same import"},
+			{command: "ctr -n k8s.io image import bin/images/berth-operator.tar", skip: noNodes + " by the same import"},
 			{command: "kubectl -n berth-system create secret docker-registry registry --docker-server=registry.example.com " +
 				"--docker-username=... --docker-password=...", skip: "needs a registry and its password"},
 		}},
@@ -69,6 +70,11 @@ func documentedSections() []documentedSection {
 			{command: "berth mig apply node-0 all-balanced", want: `1g\.5gb`},
 			{command: "berth mig apply node-0 all-disabled", want: `all-disabled`},
 			{command: "kubectl label node node-0 nvidia.com/mig.config-"},
+		}},
+		{howToDocument, "Move from NVIDIA's device plugin", []documented{
+			{command: "helm upgrade --install berth charts/berth --namespace berth-system --create-namespace --set image.registry=registry.example.com/berth " +
+				"--set agent.nodeSelector.gpus=berth --set-file configFiles.default=docs/examples/config-nvidia-v1.yaml",
+				skip: "would end the agent that the next commands need; TestConfigFiles renders the same"},
 		}},
 		{howToDocument, "Scrape the metrics", []documented{
 			{command: "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set podMonitor.enabled=true --set alerts.enabled=true " +
