@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -77,7 +78,10 @@ type node struct {
 	sample  func(now time.Time)
 }
 
-// newNode returns a node on which a pod holds each GPU, and an XID is reported shortly before the end.
+// shared is the GPU of node-a that four pods share, the last of which uses nothing.
+const shared = 4
+
+// newNode returns a node on which a pod holds each GPU but the shared one, and an XID is reported shortly before the end.
 func newNode(t *testing.T, name, profile string, config *v1alpha1.AgentConfig) *node {
 	t.Helper()
 	list := counterlist.Read(config)
@@ -92,10 +96,20 @@ func newNode(t *testing.T, name, profile string, config *v1alpha1.AgentConfig) *
 	n := &node{name: name, config: config, machine: simulated.Machine, page: metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry(), Now: start})}
 	xids := &metricsync.XIDs{}
 	xids.Add(gpu.Event{GPU: snapshot.GPUs[0].UUID, Code: gpu.XID(94), Time: start().Add((scrapes - 4) * interval)})
-	in := metrics.Input{Node: name, Snapshot: snapshot, Vendors: []gpu.Traits{simulated.Adapter.Traits()}, DCGMFields: list.Fields, XIDs: xids.All()}
+	in := metrics.Input{Node: name, Snapshot: snapshot, Vendors: []gpu.Traits{simulated.Adapter.Traits()}, DCGMFields: list.Fields, XIDs: xids.All(), Owners: map[int]metrics.Owner{}}
+	hold := func(key gpu.DeviceKey, pod, mode string) metrics.Owner {
+		holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: "team", Name: pod, Container: "main", PodUID: pod}
+		in.Holdings = append(in.Holdings, metrics.HoldingsOf(gpu.Holding{Key: key, Holder: holder}, mode)...)
+		return in.Holdings[len(in.Holdings)-1].Owner
+	}
 	for i := range snapshot.GPUs {
-		holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: "team", Name: fmt.Sprintf("train-%d", i), Container: "main", PodUID: fmt.Sprint(i)}
-		in.Holdings = append(in.Holdings, metrics.HoldingsOf(gpu.Holding{Key: gpu.DeviceKey{GPU: snapshot.GPUs[i].UUID}, Holder: holder}, "exclusive")...)
+		if i != shared {
+			hold(gpu.DeviceKey{GPU: snapshot.GPUs[i].UUID}, fmt.Sprintf("train-%d", i), "exclusive")
+			continue
+		}
+		for share := 1; share <= 4; share++ {
+			in.Owners[200+share] = hold(gpu.DeviceKey{GPU: snapshot.GPUs[i].UUID, Share: share}, fmt.Sprintf("slice-%d", share), "timeslicing")
+		}
 	}
 	n.sample = func(at time.Time) {
 		now = at
@@ -111,13 +125,16 @@ const faulty = scrapes - 6
 // work lets the GPUs of the node do work until a scrape.
 func (n *node) work(t *testing.T, scrape int) {
 	t.Helper()
-	for slot := range 4 {
+	for slot := range shared + 1 {
 		w := sim.Work{
 			SM: 80, Memory: 40, Encoder: 2, Decoder: 1, PowerWatts: 300, Joules: uint64(scrape) * 9000, PCIeKBps: 2_000_000, NVLinkKiB: uint64(scrape) << 30,
 			ThrottledMillis: uint64(scrape) * 100, Programs: []sim.Program{{PID: 100 + slot, MemoryMiB: 14_000, SM: 80, Memory: 40}},
 		}
 		if slot == 3 {
 			w.Programs[0].MemoryMiB = 78_500
+		}
+		if slot == shared { // of three pods and of none
+			w.Programs = []sim.Program{{PID: 201, MemoryMiB: 26_001}, {PID: 202, MemoryMiB: 40_000}, {PID: 203, MemoryMiB: 12_000}, {PID: 1, MemoryMiB: 500}}
 		}
 		if err := n.machine.SetWork(fmt.Sprint(slot), w); err != nil && n.name == "node-a" {
 			t.Fatal(err)
@@ -187,8 +204,8 @@ func (n *node) scrape(t *testing.T, db storage.Appendable, now time.Time) {
 	}
 }
 
-// evaluate returns how many series a query has at the end.
-func evaluate(t *testing.T, engine *promql.Engine, db storage.Queryable, q query) int {
+// evaluate returns the series of a query at the end.
+func evaluate(t *testing.T, engine *promql.Engine, db storage.Queryable, q query) promql.Vector {
 	t.Helper()
 	end := start().Add((scrapes - 1) * interval)
 	run, err := engine.NewInstantQuery(t.Context(), db, nil, q.expression(), end)
@@ -201,7 +218,45 @@ func evaluate(t *testing.T, engine *promql.Engine, db storage.Queryable, q query
 	if err != nil {
 		t.Fatalf("%s: %v", q.text, err)
 	}
-	return len(vector)
+	return slices.Clone(vector)
+}
+
+// TestSharedGPU: each pod of a shared GPU has the ratio of the whole GPU in queries that divide its fields of memory. A pod that uses
+// nothing has none; its used memory is 0.
+func TestSharedGPU(t *testing.T) {
+	engine := promqltest.NewTestEngine(t, false, 5*time.Minute, 10_000_000)
+	db := database(t, v1alpha1.AgentConfig{DCGMNames: true, DCGMCountersFile: counters})
+	of := fmt.Sprintf(`{Hostname="node-a",gpu="%d"}`, shared)
+	fields := strings.NewReplacer("USED", "DCGM_FI_DEV_FB_USED"+of, "FREE", "DCGM_FI_DEV_FB_FREE"+of,
+		"RESERVED", "DCGM_FI_DEV_FB_RESERVED"+of, "TOTAL", "DCGM_FI_DEV_FB_TOTAL"+of)
+	users := []string{"", "slice-1", "slice-2", "slice-3"}
+	for text, test := range map[string]struct {
+		want float64
+		pods []string
+	}{
+		"USED / (USED + FREE)":            {78_501.0 / 80_995, users},
+		"USED / (USED + FREE + RESERVED)": {78_501.0 / 81_559, users},
+		"USED / TOTAL > 0.95":             {78_501.0 / 81_559, users},
+		"avg(USED / TOTAL)":               {78_501.0 / 81_559, []string{""}},
+		"1 - FREE / TOTAL":                {1 - 2494.0/81_559, users},
+		"sum(TOTAL)":                      {81_559, []string{""}},
+		"sum(USED)":                       {78_501, []string{""}},
+		"USED == 0":                       {0, []string{"slice-4"}},
+	} {
+		t.Run(text, func(t *testing.T) {
+			var pods []string
+			for _, sample := range evaluate(t, engine, db, query{text: fields.Replace(text)}) {
+				pods = append(pods, sample.Metric.Get("pod"))
+				if !(math.Abs(sample.F-test.want) <= 0.001) { // NaN is not
+					t.Errorf("%v of pod %q, want %v", sample.F, pods[len(pods)-1], test.want)
+				}
+			}
+			slices.Sort(pods)
+			if !slices.Equal(pods, test.pods) {
+				t.Errorf("pods %q, want %q", pods, test.pods)
+			}
+		})
+	}
 }
 
 // TestQueries evaluates the well-known queries, over the fields that dcgmNames gives, and with the fields of a list.
@@ -220,7 +275,7 @@ func TestQueries(t *testing.T) {
 	data, byDefault := 0, 0
 	for _, q := range all {
 		t.Run(q.text, func(t *testing.T) {
-			without, with := evaluate(t, engine, plain, q), evaluate(t, engine, listed, q)
+			without, with := len(evaluate(t, engine, plain, q)), len(evaluate(t, engine, listed, q))
 			switch {
 			case with == 0 && q.reason == "":
 				t.Error("no data, and no reason")

@@ -3,7 +3,7 @@
 //
 // It guarantees that
 //   - [Fields] has each field that the lists of dcgm-exporter name, active or commented out, with a value or with the reason why there
-//     is none;
+//     is none; the old name of a field in its 1.x-compatibility-metrics.csv is a [Mistake] with today's name as the fix;
 //   - [Parse] accepts any input: what it cannot read is a [Mistake] with the number of the line and the fix, and the other lines count;
 //   - the order of a result is that of the list.
 //

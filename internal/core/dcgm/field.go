@@ -26,7 +26,8 @@ type Field struct {
 	Measures []gpu.Measure
 	// MIG is true when a GPU instance has its own value.
 	MIG bool
-	// Adds is true when the values of the instances, or of the holders, of a GPU add up to the GPU's.
+	// Adds is true for a field of memory in whole MiB, of one measure: the values of the instances, or of the holders, of a GPU add up
+	// to the GPU's.
 	Adds bool
 	// Reason says why there is no value; empty for a field that has one.
 	Reason string

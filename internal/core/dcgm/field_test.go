@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// published are the fields in dcgm-exporter's default-counters.csv, dcp-metrics-included.csv and 1.x-compatibility-metrics.csv, active
-// or commented out, and those that it makes itself.
+// published are the fields in dcgm-exporter's default-counters.csv and dcp-metrics-included.csv, active or commented out, and those that it
+// makes itself. The names in its 1.x-compatibility-metrics.csv are in legacy.
 const published = `
 SM_CLOCK MEM_CLOCK MEMORY_TEMP GPU_TEMP POWER_USAGE TOTAL_ENERGY_CONSUMPTION PCIE_TX_THROUGHPUT PCIE_RX_THROUGHPUT PCIE_REPLAY_COUNTER
 GPU_UTIL MEM_COPY_UTIL ENC_UTIL DEC_UTIL XID_ERRORS POWER_VIOLATION THERMAL_VIOLATION SYNC_BOOST_VIOLATION BOARD_LIMIT_VIOLATION

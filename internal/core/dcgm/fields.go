@@ -15,11 +15,8 @@ const (
 	XIDCount = "DCGM_EXP_XID_ERRORS_COUNT"
 )
 
-// The fields of a GPU's memory that are divided among its holders.
-const (
-	MemoryFree = "DCGM_FI_DEV_FB_FREE"
-	MemoryUsed = "DCGM_FI_DEV_FB_USED"
-)
+// MemoryUsed is the field in whose ratio the others of a GPU's memory are divided among its holders.
+const MemoryUsed = "DCGM_FI_DEV_FB_USED"
 
 // Fields returns the table: first the fields that are exported without a list, then the others that have a value, then those that have
 // none.
@@ -52,13 +49,15 @@ func defaultFields() []Field {
 		gaugeOf("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (%).", "nvmlDeviceGetUtilizationRates (not with MIG)").whole(gpu.UtilizationMemory, 100),
 		gaugeOf("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (%).", "nvmlDeviceGetEncoderUtilization (not with MIG)").whole(gpu.UtilizationEncoder, 100),
 		gaugeOf("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (%).", "nvmlDeviceGetDecoderUtilization (not with MIG)").whole(gpu.UtilizationDecoder, 100),
-		gaugeOf(MemoryFree, "Free memory (MiB).", "nvmlDeviceGetMemoryInfo_v2").whole(gpu.MemoryFree, mebibyte).divided(),
+		gaugeOf("DCGM_FI_DEV_FB_FREE", "Free memory (MiB).", "nvmlDeviceGetMemoryInfo_v2").whole(gpu.MemoryFree, mebibyte).divided(),
 		gaugeOf(MemoryUsed, "Used memory (MiB).", "nvmlDeviceGetMemoryInfo_v2").whole(gpu.MemoryUsed, mebibyte).divided(),
-		gaugeOf("DCGM_FI_DEV_FB_RESERVED", "Memory kept by the driver (MiB).", "nvmlDeviceGetMemoryInfo_v2").whole(gpu.MemoryReserved, mebibyte),
+		gaugeOf("DCGM_FI_DEV_FB_RESERVED", "Memory kept by the driver (MiB).", "nvmlDeviceGetMemoryInfo_v2").whole(gpu.MemoryReserved, mebibyte).divided(),
 		counterOf("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped for uncorrectable errors.", remapped).as(gpu.RemappedUncorrectable),
 		counterOf("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "Rows remapped for correctable errors.", remapped).as(gpu.RemappedCorrectable),
 		gaugeOf("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed.", remapped).as(gpu.RemapFailure),
-		// In NVML's unit: DCGM passes on the sum of its counters.
+		// The sum of NVML's counters, as the type says and as rate() needs it. dcgm-exporter's value is a rate under this type: DCGM
+		// divides the difference of two readings by the time and by 1000 (ReadAndCacheNvLinkBandwidth in its DcgmCacheManager.cpp;
+		// dcgm-exporter issue 417).
 		counterOf("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "Data sent and received over all NVLinks (KiB).", "NVML fields 138 and 139 (GPUs with NVLink)").
 			sum(gpu.NVLinkTransmitTotal, gpu.NVLinkReceiveTotal, 1.0/1024),
 		gaugeOf("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "vGPU licence status.", "nvmlDeviceGetGridLicensableFeatures").as(gpu.VGPULicensed),

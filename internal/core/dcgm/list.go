@@ -1,6 +1,7 @@
 package dcgm
 
 import (
+	"encoding/csv"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -53,8 +54,8 @@ func (m Mistake) String() string {
 // fieldName is the form of the names of fields.
 var fieldName = regexp.MustCompile(`^DCGM_[A-Z0-9_]{1,100}$`)
 
-// Parse reads a list in the form of dcgm-exporter: FIELD, type, help. Empty lines and lines that begin with # count for nothing. Lines
-// that cannot be read, and fields that are named before, are mistakes; the others are entries.
+// Parse reads a list in the form of dcgm-exporter: FIELD, type, help, each with or without double quotes. Empty lines and lines that begin
+// with # count for nothing. Lines that cannot be read, and fields that are named before, are mistakes; the others are entries.
 func Parse(list string) ([]Entry, []Mistake) {
 	var entries []Entry
 	var mistakes []Mistake
@@ -98,21 +99,26 @@ func bounded(list string) (string, *Mistake) {
 	return list, &Mistake{What: fmt.Sprintf("the list is larger than %d KiB, and ends here", MaxBytes>>10), Fix: "remove comments, and fields that no query uses"}
 }
 
+// form is the fix for a line that is not in the form of a list.
+const form = "write FIELD, type, help, such as: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C)."
+
 // parseLine returns the entry of a line; otherwise what is wrong with it, and the fix.
 func parseLine(line string) (entry Entry, what, fix string) {
-	const form = "write FIELD, type, help, such as: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C)."
 	if !utf8.ValidString(line) {
 		return Entry{}, "the text is not UTF-8", "save the file as UTF-8"
 	}
-	name, rest, ok := strings.Cut(line, ",")
-	kind, help, complete := strings.Cut(rest, ",")
-	name, kind, help = strings.TrimSpace(name), strings.TrimSpace(kind), oneLine(help)
+	list, help := columns(line)
+	if len(list) == 1 {
+		return Entry{}, quoted(line) + " has " + alone(line), form
+	}
+	name, kind := list[0], list[1]
+	current, legacy := legacyNames()[name]
 	switch {
-	case !ok:
-		return Entry{}, quoted(line) + " has no comma", form
+	case legacy:
+		return Entry{}, name + " is a name of dcgm-exporter 1.x", "write " + current
 	case !fieldName.MatchString(name):
 		return Entry{}, quoted(name) + " is not the name of a field", "names begin with DCGM_FI_ or DCGM_EXP_; " + form
-	case !complete || help == "":
+	case help == "":
 		return Entry{}, name + " has no help", form
 	case len(help) > maxHelp:
 		return Entry{}, fmt.Sprintf("the help of %s has %d characters", name, len(help)), fmt.Sprintf("write at most %d", maxHelp)
@@ -129,6 +135,36 @@ func parseLine(line string) (entry Entry, what, fix string) {
 	return Entry{}, "the type " + quoted(kind) + " of " + name + " is unknown", fix
 }
 
+// columns returns the columns of a line, of which there is at least one, and the help. Unlike dcgm-exporter, it accepts spaces before a
+// quote, quotes within a column, and commas in a help without quotes.
+func columns(line string) (list []string, help string) {
+	reader := csv.NewReader(strings.NewReader(line))
+	reader.LazyQuotes, reader.TrimLeadingSpace = true, true
+	list, err := reader.Read()
+	if err != nil || len(list) == 0 {
+		return []string{line}, ""
+	}
+	switch {
+	case len(list) == 3:
+		help = list[2]
+	case len(list) > 3:
+		_, at := reader.FieldPos(2)
+		help = line[at-1:]
+	}
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return list, oneLine(help)
+}
+
+// alone says why a line has one column.
+func alone(line string) string {
+	if strings.Contains(line, ",") {
+		return "one column: the quotes do not end behind the name"
+	}
+	return "no comma"
+}
+
 // oneLine returns a help as one line of a page has it: a list cannot begin another line there.
 func oneLine(help string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
@@ -136,7 +172,7 @@ func oneLine(help string) string {
 			return ' '
 		}
 		return r
-	}, strings.Trim(strings.TrimSpace(help), `"`))), " ")
+	}, help)), " ")
 }
 
 // quoted returns what a message shows of a text.

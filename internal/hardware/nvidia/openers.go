@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
@@ -132,14 +133,14 @@ func (a *Actions) listed(uuid gpu.UUID) ([]int, error) {
 	return pids, err
 }
 
-// program returns the name of a process, on one line.
+// program returns the name of a process, on one line and without characters that change how a terminal shows it.
 func (a *Actions) program(pid int) string {
 	name, err := tree{a.proc}.read(filepath.Join(strconv.Itoa(pid), "comm"))
 	if err != nil {
 		return ""
 	}
 	text := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == unicode.ReplacementChar {
 			return -1
 		}
 		return r

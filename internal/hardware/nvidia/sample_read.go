@@ -119,10 +119,11 @@ func (r *reader) processes() {
 	if !ok {
 		return
 	}
-	if r.has("nvmlDeviceGetMPSComputeRunningProcesses") {
-		clients, _ := invoke(r.q, "nvmlDeviceGetMPSComputeRunningProcesses", r.device.GetMPSComputeRunningProcesses)
-		running = append(slices.Clone(running), clients...)
+	clients, ok := r.mpsClients()
+	if !ok {
+		return
 	}
+	running = append(slices.Clone(running), clients...)
 	r.out.ProcessesKnown = true
 	busy := r.activity()
 	for _, p := range running {
@@ -142,6 +143,22 @@ func (r *reader) processes() {
 	}
 	slices.SortStableFunc(r.out.Processes, order)
 	r.out.Processes = slices.CompactFunc(r.out.Processes, func(a, b gpu.ProcessSample) bool { return order(a, b) == 0 })
+}
+
+// mpsClients lists the programs that compute through MPS. A GPU or a library without MPS has none, and that is known; after another
+// failure they are not known.
+func (r *reader) mpsClients() ([]nvml.ProcessInfo, bool) {
+	const call = "nvmlDeviceGetMPSComputeRunningProcesses"
+	if !r.has(call) {
+		return nil, true
+	}
+	return invoke(r.q, call, func() ([]nvml.ProcessInfo, nvml.Return) {
+		clients, ret := r.device.GetMPSComputeRunningProcesses()
+		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_FUNCTION_NOT_FOUND {
+			return nil, nvml.SUCCESS
+		}
+		return clients, ret
+	})
 }
 
 // activity returns the newest sample of each process since the last pass. NVML leaves out idle processes.

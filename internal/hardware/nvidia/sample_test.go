@@ -3,12 +3,14 @@ package nvidia_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -106,6 +108,75 @@ func TestSampleAbsent(t *testing.T) {
 			}
 			if names := failing(g); names != nil {
 				t.Errorf("failing: %v", names) // an unsupported measure is not a failure
+			}
+		})
+	}
+}
+
+// processLibrary answers the lists of processes with other return codes.
+type processLibrary struct {
+	nvml.Interface
+	plain, mps nvml.Return
+}
+
+func (l processLibrary) DeviceGetHandleByIndex(i int) (nvml.Device, nvml.Return) {
+	device, ret := l.Interface.DeviceGetHandleByIndex(i)
+	return processDevice{device, l}, ret
+}
+
+type processDevice struct {
+	nvml.Device
+	library processLibrary
+}
+
+func (d processDevice) GetTopologyCommonAncestor(other nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
+	return d.Device.GetTopologyCommonAncestor(other.(processDevice).Device)
+}
+
+func (d processDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	if d.library.plain != nvml.SUCCESS {
+		return nil, d.library.plain
+	}
+	return d.Device.GetComputeRunningProcesses()
+}
+
+func (d processDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	if d.library.mps != nvml.SUCCESS {
+		return nil, d.library.mps
+	}
+	return d.Device.GetMPSComputeRunningProcesses()
+}
+
+// TestSampleProcessesKnown: without the list of MPS clients the processes are not known. A GPU without MPS has no such clients.
+func TestSampleProcessesKnown(t *testing.T) {
+	for title, test := range map[string]struct {
+		plain, mps nvml.Return
+		want       []int // the PIDs
+		known, ok  bool
+	}{
+		"both lists":                       {want: []int{4, 5}, known: true, ok: true},
+		"MPS is not supported":             {mps: nvml.ERROR_NOT_SUPPORTED, want: []int{5}, known: true, ok: true},
+		"the driver does not know MPS":     {mps: nvml.ERROR_FUNCTION_NOT_FOUND, want: []int{5}, known: true, ok: true},
+		"the MPS clients cannot be read":   {mps: nvml.ERROR_UNKNOWN},
+		"the GPU is not found":             {mps: nvml.ERROR_NOT_FOUND, ok: true},
+		"the MPS clients are not readable": {mps: nvml.ERROR_NO_PERMISSION, ok: true},
+		"the others cannot be read":        {plain: nvml.ERROR_UNKNOWN},
+	} {
+		t.Run(title, func(t *testing.T) {
+			m, err := sim.CreateWith(filepath.Join(t.TempDir(), "machine"), "t4x4", sim.Options{NoDeviceNodes: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			setWork(t, m, 0, sim.Work{Programs: []sim.Program{{PID: 5, MemoryMiB: 3}, {PID: 4, MPS: true, MemoryMiB: 2}}})
+			a := nvidia.New(nvidia.Deps{Library: processLibrary{m.NVML(), test.plain, test.mps}, Roots: rootsOf(m)})
+			defer a.Close()
+			g := sampler(t, a).Sample(t.Context()).GPUs[0]
+			var got []int
+			for _, p := range g.Processes {
+				got = append(got, p.PID)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" || g.ProcessesKnown != test.known || (failing(g) == nil) != test.ok {
+				t.Errorf("known %v, failing %v, processes (-want +got):\n%s", g.ProcessesKnown, failing(g), diff)
 			}
 		})
 	}

@@ -2,8 +2,9 @@ package metrics_test
 
 import (
 	"bytes"
+	"fmt"
 	"math"
-	"strings"
+	"slices"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
@@ -64,7 +65,8 @@ func TestDCGMAddsUp(t *testing.T) {
 		measure gpu.Measure
 		scale   float64
 	}{
-		"DCGM_FI_DEV_FB_USED": {gpu.MemoryUsed, mib}, "DCGM_FI_DEV_FB_FREE": {gpu.MemoryFree, mib}, "DCGM_FI_DEV_FB_RESERVED": {gpu.MemoryReserved, mib},
+		"DCGM_FI_DEV_FB_USED": {gpu.MemoryUsed, mib}, "DCGM_FI_DEV_FB_FREE": {gpu.MemoryFree, mib},
+		"DCGM_FI_DEV_FB_RESERVED": {gpu.MemoryReserved, mib}, "DCGM_FI_DEV_FB_TOTAL": {gpu.MemorySize, mib},
 	}
 	single := map[string]struct {
 		measure gpu.Measure
@@ -78,12 +80,13 @@ func TestDCGMAddsUp(t *testing.T) {
 	for name, make := range worlds() {
 		t.Run(name, func(t *testing.T) {
 			in := make(t)
+			in.DCGMFields = append(in.DCGMFields, listed(t, "DCGM_FI_DEV_FB_TOTAL, gauge, x")...)
 			families := parse(t, metrics.DCGM(in))
 			checked := 0
 			for i := range in.Snapshot.GPUs {
 				g := &in.Snapshot.GPUs[i]
 				sample := in.Sample.GPU(g.UUID)
-				if sample == nil {
+				if sample == nil || !slices.ContainsFunc(in.Vendors, func(v gpu.Traits) bool { return v.DCGM && v.Name == g.Vendor }) {
 					continue
 				}
 				for name, of := range additive {
@@ -93,7 +96,7 @@ func TestDCGMAddsUp(t *testing.T) {
 						continue
 					}
 					checked++
-					if diff := sum(got) - math.Round(want*of.scale); math.Abs(diff) > 0.5 {
+					if sum(got) != math.Round(want*of.scale) {
 						t.Errorf("%s of GPU %d adds up to %v in %d series, the GPU says %v", name, g.Index, sum(got), len(got), math.Round(want*of.scale))
 					}
 				}
@@ -109,7 +112,9 @@ func TestDCGMAddsUp(t *testing.T) {
 					}
 				}
 				for _, used := range series(families, "DCGM_FI_DEV_FB_USED", g.UUID) {
-					ratio(t, g, families, used)
+					for _, below := range denominators() {
+						ratio(t, g, families, used, below)
+					}
 				}
 			}
 			if checked < 8*len(in.Snapshot.GPUs)/2 {
@@ -119,46 +124,50 @@ func TestDCGMAddsUp(t *testing.T) {
 	}
 }
 
-// ratio: used / (used + free), as dashboards have it, finds for each series of the one its counterpart with the same
-// labels, and gives the ratio of the GPU or of the GPU instance.
-func ratio(t *testing.T, g *gpu.GPU, families map[string]*dto.MetricFamily, used *dto.Metric) {
+// denominators returns what dashboards and alerts divide the used memory by: the sum of these fields.
+func denominators() [][]string {
+	const used, free, reserved, total = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_FB_TOTAL"
+	return [][]string{{used, free}, {used, free, reserved}, {total}}
+}
+
+// quotient divides a series of the used memory by the series of the other fields that have the same labels, as Prometheus does; false
+// when one of them has none.
+func quotient(families map[string]*dto.MetricFamily, used *dto.Metric, below []string) (float64, bool) {
+	divisor := 0.0
+	for _, name := range below {
+		list := families[name].GetMetric()
+		i := slices.IndexFunc(list, func(m *dto.Metric) bool { return fmt.Sprint(m.GetLabel()) == fmt.Sprint(used.GetLabel()) })
+		if i < 0 {
+			return 0, false
+		}
+		divisor += value(list[i])
+	}
+	return value(used) / divisor, true
+}
+
+// ratio checks that each series of the used memory gives the ratio of the GPU or of the GPU instance. A part of a GPU that
+// uses nothing gives none.
+func ratio(t *testing.T, g *gpu.GPU, families map[string]*dto.MetricFamily, used *dto.Metric, below []string) {
 	t.Helper()
-	same := func(a, b *dto.Metric) bool {
-		text := func(m *dto.Metric) string {
-			var out strings.Builder
-			for _, pair := range m.GetLabel() {
-				out.WriteString(pair.GetName() + "=" + pair.GetValue() + ",")
-			}
-			return out.String()
-		}
-		return text(a) == text(b)
-	}
 	instance := label(used, "GPU_I_ID")
-	var usedAll, freeAll float64
-	for _, m := range series(families, "DCGM_FI_DEV_FB_USED", g.UUID) {
-		if label(m, "GPU_I_ID") == instance {
-			usedAll += value(m)
+	all := func(names ...string) float64 {
+		total := 0.0
+		for _, name := range names {
+			for _, m := range series(families, name, g.UUID) {
+				if label(m, "GPU_I_ID") == instance {
+					total += value(m)
+				}
+			}
 		}
+		return total
 	}
-	var counterpart *dto.Metric
-	for _, m := range series(families, "DCGM_FI_DEV_FB_FREE", g.UUID) {
-		if label(m, "GPU_I_ID") == instance {
-			freeAll += value(m)
-		}
-		if same(m, used) {
-			counterpart = m
-		}
-	}
-	if counterpart == nil {
-		t.Errorf("FB_USED of GPU %d%s for pod %q has no FB_FREE with the same labels", g.Index, instance, label(used, "pod"))
-		return
-	}
-	if value(used) == 0 {
-		return
-	}
-	got, want := value(used)/(value(used)+value(counterpart)), usedAll/(usedAll+freeAll)
-	if math.Abs(got-want) > 0.01 {
-		t.Errorf("used/(used+free) of GPU %d for pod %q is %.3f, the GPU's is %.3f", g.Index, label(used, "pod"), got, want)
+	got, found := quotient(families, used, below)
+	want := all("DCGM_FI_DEV_FB_USED") / all(below...)
+	switch {
+	case !found && value(used) > 0:
+		t.Errorf("FB_USED of GPU %d%s for pod %q has no %v with the same labels", g.Index, instance, label(used, "pod"), below)
+	case found && !(math.Abs(got-want) <= 0.01): // NaN is not
+		t.Errorf("used/%v of GPU %d%s for pod %q is %.3f, the GPU's is %.3f", below, g.Index, instance, label(used, "pod"), got, want)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // listed returns the fields of a list, without the others.
-func listed(t *testing.T, list string) []dcgm.Export {
+func listed(t testing.TB, list string) []dcgm.Export {
 	t.Helper()
 	entries, mistakes := dcgm.Parse(list)
 	fields, refused := dcgm.Select(nil, entries)

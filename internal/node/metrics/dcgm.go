@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"cmp"
-	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -17,35 +16,6 @@ const (
 	HostnameReleased = "Hostname"
 	HostnameNext     = "hostname"
 )
-
-// partOf returns a holder's part of the value of a shared device, in MiB; false when the field has no parts, or the part is not known.
-func partOf(name string, r *gpu.Readings, s ownerUse) (float64, bool) {
-	switch name {
-	case dcgm.MemoryUsed:
-		return usedPart(s)
-	case dcgm.MemoryFree:
-		return freePart(r, s)
-	}
-	return 0, false
-}
-
-const mebibyte = 1.0 / (1 << 20)
-
-// usedPart is the memory that the holder's processes use.
-func usedPart(s ownerUse) (float64, bool) {
-	return math.Round(float64(s.memory) * mebibyte), s.memoryKnown
-}
-
-// freePart divides the free memory, which has no owner, as the used memory is divided: used/(used+free) of each series
-// is then that of the whole GPU.
-func freePart(r *gpu.Readings, s ownerUse) (float64, bool) {
-	free, known1 := r.Get(gpu.MemoryFree)
-	used, known2 := r.Get(gpu.MemoryUsed)
-	if !known1 || !known2 || !s.memoryKnown || used == 0 {
-		return 0, known1 && known2 && s.memoryKnown
-	}
-	return math.Round(free * float64(s.memory) / used * mebibyte), true
-}
 
 // DCGM renders the fields of the input in dcgm-exporter's vocabulary. On a GPU that several pods share, a field that adds up, such as
 // memory, has one series for each holder whose part is known, and one without pod labels for the rest. Everything else has one
@@ -91,13 +61,15 @@ func dcgmField(t *text, f *dcgm.Export, targets []target, instances [][]target) 
 			fieldSeries(t, f, &targets[i])
 			continue
 		}
-		sum := 0.0
 		for j := range instances[i] {
-			sum += fieldSeries(t, f, &instances[i][j])
+			fieldSeries(t, f, &instances[i][j])
 		}
-		// The rest of a partitioned GPU: in a sum, its own number would be counted twice beside those of its parts.
-		if value, ok := f.Of(targets[i].readings); ok && f.Adds && value >= sum {
-			t.series(f.Name, value-sum, targets[i].labels...)
+		if !f.Adds {
+			continue
+		}
+		// In a sum, the GPU's own number would be counted twice beside those of its instances.
+		if rest, ok := restOf(f, &targets[i], instances[i]); ok {
+			t.series(f.Name, rest, targets[i].labels...)
 		}
 	}
 }
@@ -111,40 +83,16 @@ type target struct {
 	labels   []string
 }
 
-// fieldSeries writes the series of a target for a field, and returns their sum.
-func fieldSeries(t *text, f *dcgm.Export, on *target) float64 {
+// fieldSeries writes the series of a target for a field.
+func fieldSeries(t *text, f *dcgm.Export, on *target) {
 	value, ok := f.Of(on.readings)
-	if !ok {
-		return 0
-	}
-	if !on.use.shared() {
+	switch {
+	case !ok:
+	case f.Adds && on.use.shared():
+		shares(t, f, on)
+	default:
 		t.series(f.Name, value, append(on.labels, on.pod())...)
-		return value
 	}
-	rest := value
-	type known struct {
-		owner Owner
-		value float64
-	}
-	var parts []known
-	for _, s := range on.use.byOwner {
-		if s.host {
-			continue
-		}
-		if part, ok := partOf(f.Name, on.readings, s); ok {
-			parts = append(parts, known{s.Owner, part})
-			rest -= part
-		}
-	}
-	if rest < 0 {
-		// The processes were measured at another moment than the GPU.
-		parts, rest = nil, value
-	}
-	for _, part := range parts {
-		t.series(f.Name, part.value, append(on.labels, podLabels(part.owner))...)
-	}
-	t.series(f.Name, rest, on.labels...)
-	return value
 }
 
 // pod returns the labels of the only holder; none when there are several or none.

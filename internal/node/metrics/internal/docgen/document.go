@@ -15,8 +15,7 @@ const head = `<!-- Made by go generate ./internal/node/metrics; do not edit. -->
 # Metrics
 
 The agent serves Prometheus' text format at ` + "`/metrics`" + ` of its socket (` + "`" + `/run/berth/agent.sock` + "`" + `, for root on the node), and of the address ` + "`metricsListen`" + ` when it is set.
-A value that the hardware does not report has no series; it is never 0. The agent's metrics about itself
-(` + "`berth_device_plugin_*`, `berth_dra_*`, `berth_pods_refused_total`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
+A value that the hardware does not report has no series; it is never 0.
 `
 
 // claims are the agent's own metrics about claims (internal/node/agent/metricsync).
@@ -37,6 +36,39 @@ has ended the call), ` + "`other_agent`" + ` (another agent of the node has the 
 | ` + "`berth_dra_resource_slices`" + ` | gauge | number |  | ResourceSlices that the node publishes. |
 `
 
+// own are the agent's metrics about itself (internal/node/agent/metricsync).
+const own = `
+## The agent
+
+A holding's ` + "`kind`" + ` is ` + "`Pod`, `Claim`, `Maintenance`" + ` or ` + "`Orphan`" + ` ([glossary](glossary.md)); the codes of problems are in [problems.md](problems.md).
+
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+| ` + "`berth_build_info`" + ` | gauge | 0 or 1 | ` + "`version`, `commit`, `go_version`" + ` | 1; the labels say which build of the agent this is. |
+| ` + "`berth_device_plugin_allocations_total`" + ` | counter | number | ` + "`resource`" + ` | Allocate calls that were answered. |
+| ` + "`berth_device_plugin_devices`" + ` | gauge | number | ` + "`resource`" + ` | Devices advertised to the kubelet. |
+| ` + "`berth_device_plugin_healthy_devices`" + ` | gauge | number | ` + "`resource`" + ` | Devices advertised to the kubelet as healthy. |
+| ` + "`berth_device_plugin_refusals_total`" + ` | counter | number | ` + "`resource`" + ` | Calls that ended in an error. |
+| ` + "`berth_device_plugin_registered`" + ` | gauge | 0 or 1 | ` + "`resource`" + ` | 1 while the kubelet keeps a stream open to this agent. |
+| ` + "`berth_device_plugin_registrations_total`" + ` | counter | number | ` + "`resource`" + ` | Registrations that the kubelet took. |
+| ` + "`berth_device_plugin_streams`" + ` | gauge | number | ` + "`resource`" + ` | Open ListAndWatch streams. |
+| ` + "`berth_holdings`" + ` | gauge | number | ` + "`kind`" + ` | Devices held, by kind of holder. |
+| ` + "`berth_pods_refused_total`" + ` | counter | number | ` + "`resource`" + ` | Pods that the kubelet refused for lack of devices after the scheduler had bound them, by a resource that they request. |
+| ` + "`berth_problem`" + ` | gauge | 0 or 1 | ` + "`code`" + ` | 1 for each problem of the node that stands. |
+`
+
+// schedulers are the metrics of berth-scheduler (internal/cluster/scheduler/placement).
+const schedulers = `
+## The scheduler
+
+` + "`berth-scheduler`" + ` serves these beside those of kube-scheduler, with TLS ([install.md](install.md#the-scheduler)). The operator has those of controller-runtime only.
+
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+| ` + "`berth_scheduler_prediction_misses_total`" + ` | counter | number |  | Pods to which the kubelet has allocated other GPUs than the scheduler predicted. |
+| ` + "`berth_scheduler_predictions_total`" + ` | counter | number | ` + "`result`" + ` | Predictions of the GPUs of a pod that were compared with what the kubelet has allocated, by result: hit, miss, or excluded where the kubelet's topology manager chooses. |
+`
+
 const dcgmHead = `
 ## Under dcgm-exporter's names
 
@@ -44,6 +76,19 @@ With ` + "`dcgmNames: true`" + ` the page has the fields of dcgm-exporter's own 
 dcgm-exporter's form, with the type and the help of the list. The labels of a pod are present when one pod holds the device; ` + "`GPU_I_PROFILE` and `GPU_I_ID`" + ` are those of a
 GPU instance. The label with the node's name is ` + "`Hostname`" + `, or the value of ` + "`dcgmHostnameLabel`" + `. All metrics have the labels
 %s; the table has the other ones.
+`
+
+const deviations = `
+### Where a value is not dcgm-exporter's
+
+- ` + "`DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`" + ` is the sum of NVML's counters in KiB: ` + "`rate()`" + ` of it is the traffic in KiB/s, as the type ` + "`counter`" + ` in
+  dcgm-exporter's lists says, and as dashboards have it. dcgm-exporter's own value is a rate of about MB/s under this type: DCGM
+  divides the difference of two readings by the time and by 1000 (` + "`ReadAndCacheNvLinkBandwidth`" + ` in its ` + "`DcgmCacheManager.cpp`" + `;
+  [dcgm-exporter issue 417](https://github.com/NVIDIA/dcgm-exporter/issues/417)).
+- Of a GPU that several pods share, ` + "`DCGM_FI_DEV_FB_USED`" + ` has a series for each pod, with what its processes use, and one without labels of a pod for the
+  rest. ` + "`DCGM_FI_DEV_FB_FREE`, `DCGM_FI_DEV_FB_RESERVED` and `DCGM_FI_DEV_FB_TOTAL`" + ` are divided in the same ratio: the series of a field add up to the GPU's
+  value, and used/(used+free), used/(used+free+reserved) and used/total of each series are the GPU's, but for the rounding to MiB. A pod that uses nothing has
+  ` + "`DCGM_FI_DEV_FB_USED`" + ` alone, as 0, and is not in the result of such a query; nor is a rest that uses nothing.
 `
 
 const listedHead = `
@@ -111,7 +156,7 @@ func document(queries string) []byte {
 	var out strings.Builder
 	out.WriteString(head + "\n## Berth's names\n")
 	table(&out, metrics.Catalogue())
-	out.WriteString(claims)
+	out.WriteString(own + claims)
 	list := metrics.DCGMCatalogue(dcgm.Defaults())
 	shared := list[0].Labels
 	fmt.Fprintf(&out, dcgmHead, code(shared))
@@ -119,7 +164,7 @@ func document(queries string) []byte {
 		list[i].Labels = slices.DeleteFunc(slices.Clone(list[i].Labels), func(l string) bool { return slices.Contains(shared, l) })
 	}
 	table(&out, list)
-	out.WriteString(listedHead)
+	out.WriteString(deviations + listedHead)
 	for _, f := range dcgm.Fields() {
 		if !f.Default && f.Reason == "" {
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s%s | %s |\n", f.Name, f.Type, unit(metrics.Metric{Name: f.Name, Kind: string(f.Type), Help: f.Help}), f.Source, mark(f), f.Help)
@@ -134,8 +179,10 @@ func document(queries string) []byte {
 	for _, family := range dcgm.Families() {
 		fmt.Fprintf(&out, "| other names that begin with `%s` | %s |\n", family.Prefix, family.Reason)
 	}
+	out.WriteString("| names of dcgm-exporter 1.x, such as `dcgm_gpu_temp` | it is an old name of a field; the problem `DCGM_COUNTERS_INVALID` has the name to write |\n")
 	out.WriteString(queriesHead)
 	queryTable(&out, queries)
+	out.WriteString(schedulers)
 	return []byte(out.String())
 }
 
