@@ -209,7 +209,7 @@ func TestSignedInTrace(t *testing.T) {
 	}
 }
 
-// TestManyNamespaces: a user with rights in one of very many namespaces is asked about in that one, and is told that not all were asked about.
+// TestManyNamespaces: a user with rights in one of very many namespaces sees the names there, and a note that not all were asked about.
 func TestManyNamespaces(t *testing.T) {
 	const zoe = "system:serviceaccount:z-zoe:zoe"
 	api := &signInAPI{users: map[string]string{"t-zoe": zoe}, rights: map[string]bool{zoe + " gpunodes *": true, zoe + " nodes *": true, zoe + " pods z-zoe": true}}

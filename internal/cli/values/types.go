@@ -21,8 +21,8 @@ type Values struct {
 	// Configs are the configurations of the agents, by name (docs/configuration.md). A node's label berth.dev/config chooses one; without
 	// it the node has the one named default. A change reaches the agents at once and restarts none.
 	Configs map[string]v1alpha1.AgentConfig `json:"configs,omitempty"`
-	// ConfigFiles are configurations as text, by name, such as a file of NVIDIA's device plugin (version: v1) as it is. One takes the place of
-	// the one of that name in configs.
+	// ConfigFiles are configurations as text, by name, such as a file of NVIDIA's device plugin (version: v1) as it is. One takes the place
+	// of the one of that name in configs.
 	ConfigFiles map[string]v1alpha1.Lines `json:"configFiles,omitempty"`
 	// Rights are rights of the agent that only an option of its configuration needs.
 	Rights Rights `json:"rights,omitzero"`

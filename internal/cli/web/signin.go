@@ -136,8 +136,8 @@ func (s *SignIn) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cookieName returns the name of the cookie for the port of a request: cookies do not tell ports apart, and each forwarded port of a machine
-// can be the page of another cluster.
+// cookieName returns the name of the cookie for the port of a request: cookies do not tell ports apart, and each forwarded port of a
+// machine can be the page of another cluster.
 func cookieName(r *http.Request) string {
 	_, port := hostPort(r.Host)
 	return sessionCookie + "-" + port
