@@ -73,7 +73,11 @@ func toSet(root string, found *hostruntime.Host) ([]string, error) {
 			return nil, err
 		}
 		if off := config.EnableCDI != nil && !*config.EnableCDI; off || config.EnableCDI == nil && config.Version < 3 {
-			set = append(set, "`enable_cdi = true` in containerd's configuration")
+			in := "containerd's configuration"
+			if from := config.Generated.From; from != "" {
+				in = code(from)
+			}
+			set = append(set, "`enable_cdi = true` in "+in)
 		}
 	}
 	if dir := found.Kubelet.Root.Path; found.Local(dir) != found.Local(kubeletDir) {

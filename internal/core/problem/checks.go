@@ -84,8 +84,11 @@ func checkProblems() []Problem {
 		{
 			Code: "RUNTIME_CDI_OFF", Severity: Error, Area: AreaRuntime, Title: "the runtime does not inject CDI devices",
 			Meaning: "Containers get no GPU although the kubelet allocated one to them.",
-			Fix:     "Set enable_cdi = true in the CRI section of containerd's configuration and restart containerd; or let the agent pass device nodes (deviceListStrategy: [envvar] and passDeviceSpecs: true).",
-			Seen:    seenDoctor,
+			Fix: "Set enable_cdi = true in the CRI section of containerd's configuration and restart containerd. Where a distribution generates that file at each start, " +
+				"edit its source instead, and restart the distribution: of MicroK8s /var/snap/microk8s/current/args/containerd-template.toml, of k0s a file " +
+				"/etc/k0s/containerd.d/*.toml, of k3s and RKE2 config-v3.toml.tmpl beside the generated file (config.toml.tmpl with containerd 1.7). " +
+				"Or let the agent pass device nodes (deviceListStrategy: [envvar] and passDeviceSpecs: true).",
+			Seen: seenDoctor,
 		},
 		{
 			Code: "RUNTIME_CDI_DIRS", Severity: Error, Area: AreaRuntime, Title: "the runtime does not read the directory of Berth's CDI spec",

@@ -162,27 +162,34 @@ func FuzzJudge(f *testing.F) {
 func TestRuntimeStop(t *testing.T) {
 	const v2 = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = "
 	tests := map[string]struct {
-		config string
-		serves bool
-		want   string
+		// path is that of the configuration.
+		path, config string
+		serves       bool
+		// want is the message.
+		want string
 	}{
-		"off":                    {config: v2 + "false\n", serves: true, want: "RUNTIME_CDI_OFF"},
-		"on":                     {config: v2 + "true\n", serves: true},
-		"by default":             {config: "version = 3\n", serves: true},
-		"no configuration":       {serves: true},
-		"not the node's runtime": {config: v2 + "false\n"},
-		"invalid":                {config: "version = [\n", serves: true},
+		"off": {path: "/c.toml", config: v2 + "false\n", serves: true, want: "enable_cdi is false in /c.toml; set it to true, and restart containerd"},
+		"off in a generated file": {path: "/etc/k0s/containerd.toml", config: "# k0s_managed=true\n" + v2 + "false\n", serves: true,
+			want: "enable_cdi is false in /etc/k0s/containerd.toml; k0s generates this configuration: set enable_cdi to true in /etc/k0s/containerd.d/*.toml, and restart k0s"},
+		"on":                     {path: "/c.toml", config: v2 + "true\n", serves: true},
+		"by default":             {path: "/c.toml", config: "version = 3\n", serves: true},
+		"no configuration":       {path: "/c.toml", serves: true},
+		"not the node's runtime": {path: "/c.toml", config: v2 + "false\n"},
+		"invalid":                {path: "/c.toml", config: "version = [\n", serves: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			if tc.config != "" {
-				if err := os.WriteFile(filepath.Join(root, "c.toml"), []byte(tc.config), 0o600); err != nil {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(root, tc.path)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(root, tc.path), []byte(tc.config), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			got := RuntimeStop(root, &hostruntime.Runtime{Kind: hostruntime.Containerd, Served: tc.serves, Config: hostruntime.Place{Path: "/c.toml"}})
-			if (got == nil) != (tc.want == "") || got != nil && got.Code != tc.want {
+			got := RuntimeStop(root, &hostruntime.Runtime{Kind: hostruntime.Containerd, Served: tc.serves, Config: hostruntime.Place{Path: tc.path}})
+			if (got == nil) != (tc.want == "") || got != nil && (got.Code != "RUNTIME_CDI_OFF" || got.Message != tc.want) {
 				t.Errorf("RuntimeStop = %v, want %q", got, tc.want)
 			}
 		})

@@ -25,5 +25,9 @@ func RuntimeStop(hostRoot string, runtime *hostruntime.Runtime) *gate.Stop {
 	if err != nil || config.EnableCDI == nil || *config.EnableCDI {
 		return nil
 	}
-	return &gate.Stop{Code: "RUNTIME_CDI_OFF", Message: fmt.Sprintf("enable_cdi is false in %s; set it to true, and restart containerd", strings.Join(config.Sources, ", "))}
+	fix := "set it to true, and restart containerd"
+	if by := config.Generated; by.By != "" {
+		fix = fmt.Sprintf("%s generates this configuration: set enable_cdi to true in %s, and restart %[1]s", by.By, by.From)
+	}
+	return &gate.Stop{Code: "RUNTIME_CDI_OFF", Message: fmt.Sprintf("enable_cdi is false in %s; %s", strings.Join(config.Sources, ", "), fix)}
 }

@@ -24,6 +24,8 @@ type Containerd struct {
 	DirsFrom string
 	// Sources are the files that were read.
 	Sources []string
+	// Generated says from what the first of them is made.
+	Generated Generated
 	// Runtime is the default runtime, which RuntimeFrom sets; Programs are the programs of the runtimes, by name.
 	Runtime, RuntimeFrom string
 	Programs             map[string]string
@@ -33,7 +35,9 @@ type Containerd struct {
 // fs.ErrNotExist when there is none.
 func ReadContainerd(root, path string) (*Containerd, error) {
 	config := &Containerd{Programs: map[string]string{}}
-	return config, config.read(root, path, 0)
+	err := config.read(root, path, 0)
+	config.Generated = generated(root, path, config.Version)
+	return config, err
 }
 
 const (
@@ -53,7 +57,7 @@ func (k *Containerd) read(root, path string, depth int) error {
 		k.Version = version
 	}
 	setText(&k.State, tree, "state")
-	setText(&k.Address, tree, "grpc", "address")
+	k.addAddress(tree)
 	for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
 		section, ok := tree.GetPath([]string{"plugins", plugin}).(*toml.Tree)
 		if !ok {
@@ -81,6 +85,17 @@ func (k *Containerd) read(root, path string, depth int) error {
 		}
 	}
 	return nil
+}
+
+// addAddress records the socket that a file sets. Since version 4 of the format it is a setting of a plugin. A file with the plugin's
+// section, and one of version 4, does not set it elsewhere (serviceMigrate in containerd 2.4).
+func (k *Containerd) addAddress(tree *toml.Tree) {
+	const byPlugin = 4
+	plugin := []string{"plugins", "io.containerd.server.v1.grpc"}
+	if version, _ := tree.Get("version").(int64); version < byPlugin && tree.GetPath(plugin) == nil {
+		setText(&k.Address, tree, "grpc", "address")
+	}
+	setText(&k.Address, tree, append(plugin, "address")...)
 }
 
 // addSection records what a section of containerd's configuration sets.

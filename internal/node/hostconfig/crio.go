@@ -2,9 +2,7 @@ package hostconfig
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"path/filepath"
 
 	"github.com/pelletier/go-toml"
 )
@@ -29,15 +27,16 @@ type CRIO struct {
 	Programs             map[string]string
 }
 
-// ReadCRIO reads CRI-O's configuration below the host's root: the file, then the files of the directory in the order of their names. Later
-// values override earlier ones. The error is fs.ErrNotExist when there is neither.
+// ReadCRIO reads CRI-O's configuration below the host's root: the file, then the files in the directory and below it in lexical order, as
+// UpdateFromPath in CRI-O's pkg/config. Later values override earlier ones. The error is fs.ErrNotExist when there is neither, and another
+// one for what CRI-O cannot read, such as a link to a directory.
 func ReadCRIO(root, file, dir string) (*CRIO, error) {
 	config := &CRIO{Programs: map[string]string{}}
-	paths := append([]string{file}, Glob(root, filepath.Join(dir, "*"))...)
-	if len(paths) > maxFiles {
-		return config, fmt.Errorf("%s has more than %d files", dir, maxFiles)
+	dropIns, err := filesBelow(root, dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return config, err
 	}
-	for _, path := range paths {
+	for _, path := range append([]string{file}, dropIns...) {
 		tree, err := TOML(root, path)
 		if path == file && errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -51,6 +50,21 @@ func ReadCRIO(root, file, dir string) (*CRIO, error) {
 		return config, &fs.PathError{Op: "open", Path: file, Err: fs.ErrNotExist}
 	}
 	return config, nil
+}
+
+// filesBelow lists what is not a directory in a directory and below it, in lexical order.
+func filesBelow(root, dir string) ([]string, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	var paths []string
+	err := Walk(root, dir, maxFiles, func(path string, entry fs.DirEntry) error {
+		if !entry.IsDir() {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	return paths, err
 }
 
 // add records what a file sets.

@@ -19,8 +19,12 @@ import (
 	"github.com/pelletier/go-toml"
 )
 
-// maxFile is how much of one file is read at most.
-const maxFile = 4 << 20
+const (
+	// maxFile is how much of one file is read at most.
+	maxFile = 4 << 20
+	// maxDepth is how many levels of directories are walked at most.
+	maxDepth = 16
+)
 
 // ReadFile reads at most 4 MiB of a regular file; opening any other kind of file could block.
 func ReadFile(path string) ([]byte, error) { return readRegular(path, os.Stat, os.OpenFile) }
@@ -113,6 +117,56 @@ func Glob(root, pattern string) []string {
 		found = append(found, filepath.Clean("/"+rest))
 	}
 	return found
+}
+
+// Walk calls visit for a directory of the host and for all that is in it and below, in lexical order, with paths of the host. A link is not
+// followed, except one that is the directory. It returns an error for more than entries of them, which include the directories, and for
+// too many levels.
+func Walk(root, dir string, entries int, visit func(path string, entry fs.DirEntry) error) error {
+	opened, err := openDir(root, dir)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	seen := 0
+	return fs.WalkDir(opened.FS(), ".", func(inside string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if seen++; seen > entries {
+			return fmt.Errorf("%s has more than %d entries", dir, entries)
+		}
+		if strings.Count(inside, "/") >= maxDepth {
+			return fmt.Errorf("%s has directories more than %d levels deep", dir, maxDepth)
+		}
+		return visit(filepath.Join(dir, inside), entry)
+	})
+}
+
+// openDir opens a directory of the host. A link that is made meanwhile leads out of the host's root neither.
+func openDir(root, dir string) (*os.Root, error) {
+	full, err := Beneath(root, dir)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(full); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		return nil, &fs.PathError{Op: "read", Path: full, Err: errors.New("not a directory")}
+	}
+	if Root(root) == "/" {
+		return os.OpenRoot(full)
+	}
+	inside, err := filepath.Rel(root, full)
+	if err != nil {
+		return nil, err
+	}
+	base, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer base.Close()
+	return base.OpenRoot(inside)
 }
 
 // Texts returns the strings of a TOML array.

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/internal/node/hostconfig"
+	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
 )
 
 const (
@@ -53,30 +54,30 @@ type arguments struct {
 	usual string
 }
 
-// endpoint returns the endpoint of the runtime that a kubelet has: the flag counts before its configuration file.
+// endpoint returns the endpoint of the runtime that a kubelet has: the flag counts before its configuration, and a drop-in before the file.
 func (f *finder) endpoint(args arguments) Place {
 	if value, given := flag(args.list, socketFlag); given && value != "" {
 		return Place{clean(value), args.from}
 	}
-	if file, given := flag(args.list, "--config"); given && filepath.IsAbs(file) {
-		blob, err := hostconfig.ReadBeneath(f.host.root, file)
-		if err != nil {
-			f.note("the kubelet's configuration %s was not read: %v", file, err)
-		}
-		var content struct {
-			ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
-		}
-		if err := yaml.Unmarshal(blob, &content); err != nil {
-			f.note("the kubelet's configuration %s was not read: %v", file, err)
-		}
-		if content.ContainerRuntimeEndpoint != "" {
-			return Place{clean(content.ContainerRuntimeEndpoint), file}
-		}
+	value, from, err := kubeletconfig.Text(f.host.root, absolute(args, "--config"), absolute(args, "--config-dir"), "containerRuntimeEndpoint")
+	if err != nil {
+		f.note("the kubelet's configuration was not read: %v", err)
+	}
+	if value != "" {
+		return Place{clean(value), from}
 	}
 	if args.usual != "" {
 		return Place{args.usual, args.from}
 	}
 	return Place{}
+}
+
+// absolute returns the path that a flag has; empty for a relative one, since the directory of the kubelet is not known.
+func absolute(args arguments, name string) string {
+	if value, _ := flag(args.list, name); filepath.IsAbs(value) {
+		return value
+	}
+	return ""
 }
 
 // kubeletArgs returns the flags of a process that is a kubelet or has one in it.

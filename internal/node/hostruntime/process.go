@@ -47,6 +47,17 @@ func wanted(program string) bool {
 	return false
 }
 
+// untitled returns the arguments of a process. k3s writes a title over its arguments, which can have secrets: its path, a blank and its
+// command (SetProcTitle in k3s' pkg/cli/server and pkg/cli/agent). The kernel then shows the title as the first argument and the rest as
+// empty ones.
+func untitled(argv []string) []string {
+	at := strings.LastIndexByte(argv[0], ' ')
+	if at < 0 || filepath.Base(argv[0][:at]) != "k3s" || slices.ContainsFunc(argv[1:], func(arg string) bool { return arg != "" }) {
+		return argv
+	}
+	return []string{argv[0][:at], argv[0][at+1:]}
+}
+
 // processes returns the processes of the wanted programs that no container can have started, in the order of their PIDs.
 func (f *finder) processes() []process {
 	if f.deps.Proc == "" || f.ownerErr != nil {
@@ -73,10 +84,13 @@ func (f *finder) processes() []process {
 	var found []process
 	for _, pid := range pids {
 		argv, err := kubelet.CommandLine(f.deps.Proc, pid)
-		if err != nil || !wanted(filepath.Base(argv[0])) {
+		if err != nil {
 			continue
 		}
-		one := process{pid: pid, argv: argv}
+		one := process{pid: pid, argv: untitled(argv)}
+		if !wanted(one.program()) {
+			continue
+		}
 		if why := f.distrust(&one); why != "" {
 			f.note("process %d is named %s and is not used: %s", pid, one.program(), why)
 			continue

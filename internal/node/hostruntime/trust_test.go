@@ -19,9 +19,13 @@ func TestTrust(t *testing.T) {
 		plain  = "/run/containerd/containerd.sock"
 		root   = "process 1 host /sbin/init\n"
 		k3s    = "/run/k3s/containerd/containerd.sock"
-		evil   = "socket /run/containerd/evil.sock containerd v2\n"
 		serves = "socket " + plain + " containerd v2\n"
+		both   = root + serves + "socket " + k3s + " containerd v2\nprocess 9 host containerd\nprocess 10 host containerd -a " + k3s + "\n"
+		kind   = " --\nkind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"
+		ends   = "containerRuntimeEndpoint: unix://"
+		evil   = "socket /run/containerd/evil.sock containerd v2\n"
 	)
+	second := hostruntime.Runtime{Kind: hostruntime.Containerd, PID: 10, Socket: hostruntime.Place{Path: k3s, From: "the command line of containerd (process 10)"}}
 	tests := map[string]struct {
 		host, state string
 		// change is what happens to the host before it is looked at.
@@ -32,6 +36,8 @@ func TestTrust(t *testing.T) {
 	}{
 		"nothing": {host: root},
 		"a process in a pod": {host: root + evil + "process 9 pod containerd -a /run/containerd/evil.sock\n",
+			note: "process 9 is named containerd and is not used: it belongs to pod"},
+		"a process in a container apart from its pod": {host: root + evil + "process 9 apart containerd -a /run/containerd/evil.sock\n",
 			note: "process 9 is named containerd and is not used: it belongs to pod"},
 		"a process in another mount namespace": {host: root + evil + "process 9 mount containerd -a /run/containerd/evil.sock\n",
 			note: "it is in another mount namespace"},
@@ -55,6 +61,17 @@ func TestTrust(t *testing.T) {
 		"the kubelet decides": {host: root + serves + "socket " + k3s + " containerd v2\nprocess 9 host containerd\nprocess 10 host containerd -a " + k3s +
 			"\nprocess 11 host kubelet --container-runtime-endpoint unix://" + k3s + "\n",
 			want: hostruntime.Runtime{Kind: hostruntime.Containerd, PID: 10, Socket: hostruntime.Place{Path: k3s, From: "the command line of containerd (process 10)"}}},
+		"k3s decides": {host: both + "titled 11 host /usr/local/bin/k3s server\n", want: second},
+		"a drop-in decides": {host: both + "process 11 host kubelet --config-dir=/d --config /c\n-- c" + kind + ends + plain + "\n-- d/1.conf" + kind + ends + k3s + "\n-- d/2.conf" + kind,
+			want: second},
+		"a drop-in in a directory decides": {host: both + "process 11 host kubelet --config-dir /d\n-- d/1.conf" + kind + ends + plain + "\n-- d/2/a.conf" + kind + ends + k3s + "\n-- d/3 --\n[\n",
+			want: second},
+		"a file decides, and a drop-in cannot be read": {host: both + "process 11 host kubelet --config=/c --config-dir=/d\n-- c" + kind + ends + k3s + "\n-- d/1.conf --\n[\n",
+			want: second, note: "the kubelet's configuration was not read: read the kubelet's configuration /d/1.conf"},
+		"drop-ins out of the root": {host: both + "link /d ../../../../../../../etc\nprocess 11 host kubelet --config=/c --config-dir=/d\n-- c" + kind + ends + k3s + "\n",
+			want: second, note: "/d is a link"},
+		"no directory of drop-ins": {host: both + "process 11 host kubelet --config=/c --config-dir=/d\n-- c" + kind + ends + k3s + "\n", want: second, note: "no such file"},
+		"a relative directory":     {host: both + "process 11 host kubelet --config=/c --config-dir=d\n-- c" + kind + ends + k3s + "\n-- d/1.conf" + kind + ends + plain + "\n", want: second},
 		"two, and no kubelet": {host: root + serves + "socket " + k3s + " containerd v2\nprocess 9 host containerd\nprocess 10 host containerd -a " + k3s + "\n",
 			want: hostruntime.Runtime{Kind: hostruntime.Containerd, PID: 9, Socket: hostruntime.Place{Path: plain, From: "the default"}}, note: "the kubelet's endpoint is not known"},
 		"a kubelet whose runtime is hidden": {host: root + serves + "process 11 host kubelet --container-runtime-endpoint unix://" + plain + "\n",
@@ -98,13 +115,20 @@ func TestKubelet(t *testing.T) {
 	}{
 		"none":              {"process 1 host /sbin/init\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
 		"in a pod":          {"process 1 host /sbin/init\nprocess 9 pod kubelet --root-dir=/evil\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
+		"apart from a pod":  {"process 1 host /sbin/init\nprocess 9 apart kubelet --root-dir=/evil\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
 		"in two arguments":  {"process 1 host /sbin/init\nprocess 9 host kubelet --root-dir /x/\n", hostruntime.Place{Path: "/x", From: "the command line of kubelet (process 9)"}},
 		"in a container":    {"process 1 host /sbin/init\nprocess 9 mount kubelet --root-dir=/x\n", hostruntime.Place{Path: "/x", From: "the command line of kubelet (process 9)"}},
 		"the last counts":   {"process 1 host /sbin/init\nprocess 9 host kubelet --root_dir=/x --root-dir=/y\n", hostruntime.Place{Path: "/y", From: "the command line of kubelet (process 9)"}},
 		"k3s configuration": {"process 1 host /sbin/init\nprocess 9 host k3s agent\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/x", From: "/etc/rancher/k3s/config.yaml"}},
 		"k3s drop-in": {"process 1 host /sbin/init\nprocess 9 host k3s agent\n-- etc/rancher/k3s/config.yaml.d/1.yaml --\nkubelet-arg+: root-dir=/x\n",
 			hostruntime.Place{Path: "/x", From: "/etc/rancher/k3s/config.yaml.d/1.yaml"}},
-		"a command of k3s": {"process 1 host /sbin/init\nprocess 9 host k3s kubectl\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
+		"k3s with a title":        {"process 1 host /sbin/init\ntitled 9 host /usr/local/bin/k3s server\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/x", From: "/etc/rancher/k3s/config.yaml"}},
+		"k3s agent with a title":  {"process 1 host /sbin/init\ntitled 9 host k3s agent\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/x", From: "/etc/rancher/k3s/config.yaml"}},
+		"a title in a pod":        {"process 1 host /sbin/init\ntitled 9 pod /usr/local/bin/k3s server\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
+		"another command's title": {"process 1 host /sbin/init\ntitled 9 host /usr/local/bin/k3s kubectl\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
+		"a title of another kind": {"process 1 host /sbin/init\ntitled 9 host /usr/bin/kubelet --root-dir=/x\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
+		"another program's title": {"process 1 host /sbin/init\ntitled 9 host /usr/bin/k3sx server\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
+		"a command of k3s":        {"process 1 host /sbin/init\nprocess 9 host k3s kubectl\n-- etc/rancher/k3s/config.yaml --\nkubelet-arg: [root-dir=/x]\n", hostruntime.Place{Path: "/var/lib/kubelet", From: "the default"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

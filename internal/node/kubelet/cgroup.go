@@ -22,6 +22,9 @@ type Owner struct {
 //
 //	/kubepods/burstable/pod<uid>/<id>
 //	/kubepods.slice/kubepods-pod<uid with _>.slice/cri-containerd-<id>.scope
+//	/system.slice/kubepods-pod<uid with _>.slice:cri-containerd:<id>
+//
+// The last one is of a kubelet with the systemd driver and a runtime with cgroupfs; see joined.
 //
 // The kubelet may have its own cgroupRoot: if one is given, paths outside of it belong to no container, so that pods of
 // another kubelet of the machine are ignored. Without it, any prefix is accepted, including that of another cgroup
@@ -66,8 +69,7 @@ func parseCgroupLine(line, cgroupRoot string) (Owner, int) {
 }
 
 func parseCgroupPath(path, cgroupRoot string) (Owner, bool) {
-	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
-	below, ok := beneath(parts, cgroupRoot)
+	below, ok := beneath(partsOf(path), cgroupRoot)
 	if !ok {
 		return Owner{}, false
 	}
@@ -85,10 +87,54 @@ func parseCgroupPath(path, cgroupRoot string) (Owner, bool) {
 	return Owner{}, false
 }
 
+// partsOf splits a path. A joined name is replaced by the path that the systemd driver makes of it.
+func partsOf(path string) []string {
+	var parts []string
+	for part := range strings.FieldsFuncSeq(path, isSlash) {
+		slice, _, id, ok := joined(part)
+		if !ok {
+			parts = append(parts, part)
+			continue
+		}
+		parts = append(append(parts, sliceParts(slice)...), id)
+	}
+	return parts
+}
+
+func isSlash(r rune) bool { return r == '/' }
+
+// joined splits the name that a container's cgroup has when the kubelet has the systemd driver and the container runtime has cgroupfs, as
+// with kubeadm and a containerd without SystemdCgroup: kubepods-burstable-pod<uid with _>.slice:cri-containerd:<id>. The runtime gives runc
+// these three texts for systemd, and runc takes them for one path. That path is relative: to the cgroup of runc in version 1, such as
+// /system.slice/containerd.service, and to the one above it in version 2. The pod's own cgroup then has no container.
+func joined(name string) (slice, podUID, id string, ok bool) {
+	slice, rest, _ := strings.Cut(name, ":")
+	runtime, id, _ := strings.Cut(rest, ":")
+	if !slices.Contains(runtimes(), runtime) || !IsContainerID(id) {
+		return "", "", "", false
+	}
+	if !strings.HasSuffix(slice, ".slice") {
+		return "", "", "", false
+	}
+	podUID, ok = podOf(slice)
+	return slice, podUID, id, ok
+}
+
+// sliceParts returns the path of a slice: systemd reads "-" in its name as a level.
+func sliceParts(slice string) []string {
+	var parts []string
+	for i := range slice {
+		if slice[i] == '-' {
+			parts = append(parts, slice[:i]+".slice")
+		}
+	}
+	return append(parts, slice)
+}
+
 // beneath cuts off everything up to the kubelet's cgroupRoot. With the systemd
 // driver the root /a/b has the name a.slice/a-b.slice.
 func beneath(parts []string, cgroupRoot string) ([]string, bool) {
-	root := strings.FieldsFunc(cgroupRoot, func(r rune) bool { return r == '/' })
+	root := strings.FieldsFunc(cgroupRoot, isSlash)
 	if len(root) == 0 {
 		return parts, true
 	}
@@ -141,10 +187,13 @@ func isPodUID(text string) bool {
 	return false
 }
 
+// runtimes are the names that runtimes put before a container's ID.
+func runtimes() []string { return []string{"cri-containerd", "crio", "docker", "libpod"} }
+
 func containerOf(part string) (string, bool) {
 	part = strings.TrimSuffix(part, ".scope")
-	for _, prefix := range []string{"cri-containerd-", "crio-", "docker-", "libpod-"} {
-		part = strings.TrimPrefix(part, prefix)
+	for _, runtime := range runtimes() {
+		part = strings.TrimPrefix(part, runtime+"-")
 	}
 	return part, IsContainerID(part)
 }

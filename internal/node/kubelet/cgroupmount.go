@@ -21,12 +21,6 @@ const (
 	maxDepth = 12
 )
 
-// kubepods is the cgroup that a kubelet creates for all its pods.
-type kubepods struct {
-	dir string
-	v2  bool
-}
-
 // cgroupMount is a cgroup hierarchy that this process can see.
 type cgroupMount struct {
 	dir  string
@@ -89,29 +83,29 @@ func unescapeMount(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// findKubepods finds the kubelet's cgroups. It returns none, without an error, on a machine on which no kubelet has
+// findPlaces finds the cgroups of pods and containers. It returns none, without an error, on a machine on which no kubelet has
 // run, and an error when only a part of the hierarchy is visible.
-func findKubepods(procRoot, cgroupRoot string) ([]kubepods, error) {
+func findPlaces(procRoot, cgroupRoot string) (places, error) {
 	blob, err := readBounded(filepath.Join(procRoot, "self", "mountinfo"), maxMountinfo)
 	if err != nil {
-		return nil, fmt.Errorf("find cgroups: %w", err)
+		return places{}, fmt.Errorf("find cgroups: %w", err)
 	}
 	mounts := parseCgroupMounts(string(blob))
 	whole := false
 	for _, mount := range mounts {
-		found, err := searchKubepods(mount, cgroupRoot)
+		found, err := searchPlaces(mount, cgroupRoot)
 		if err != nil {
-			return nil, fmt.Errorf("find cgroups of pods: %w", err)
+			return places{}, fmt.Errorf("find cgroups of pods: %w", err)
 		}
-		if len(found) > 0 {
+		if len(found.pods)+len(found.apart) > 0 {
 			return found, nil
 		}
 		whole = whole || mount.isRoot()
 	}
 	if !whole {
-		return nil, errors.New("find cgroups of pods: no mounted cgroup hierarchy shows the machine's root, and none has a kubepods cgroup; mount the machine's /sys/fs/cgroup")
+		return places{}, errors.New("find cgroups of pods: no mounted cgroup hierarchy shows the machine's root, and none has a kubepods cgroup; mount the machine's /sys/fs/cgroup")
 	}
-	return nil, nil
+	return places{}, nil
 }
 
 // isRoot reports whether a mount shows the machine's root cgroup, by files that only the root has or lacks.
@@ -125,41 +119,53 @@ func (m cgroupMount) isRoot() bool {
 	return err == nil
 }
 
-// searchKubepods finds the kubepods cgroups of one hierarchy that belong to cgroupRoot. Those
-// of pods within pods are left out unless a cgroupRoot asks for them.
-func searchKubepods(mount cgroupMount, cgroupRoot string) ([]kubepods, error) {
-	var found []kubepods
+// searchPlaces finds the cgroups of one hierarchy that have those of pods and of containers of cgroupRoot. Those of pods within pods are
+// left out unless a cgroupRoot asks for them, and nothing is searched that a container can have made.
+func searchPlaces(mount cgroupMount, cgroupRoot string) (places, error) {
+	var found places
 	searched := 0
 	level := []string{""}
 	for depth := 0; depth < maxDepth && len(level) > 0; depth++ {
 		var next []string
 		for _, at := range level {
 			if searched++; searched > maxSearched {
-				return nil, fmt.Errorf("%s has more than %d cgroups beside those of pods; set the kubelet's cgroupRoot",
+				return places{}, fmt.Errorf("%s has more than %d cgroups beside those of pods; set the kubelet's cgroupRoot",
 					mount.dir, maxSearched)
 			}
 			names, err := childCgroups(filepath.Join(mount.dir, at))
 			if err != nil {
-				return nil, err
+				return places{}, err
 			}
 			for _, name := range names {
-				path := filepath.Join(at, name)
-				if !isKubepods(name) {
-					next = append(next, path)
-					continue
-				}
-				parts := strings.Split(path, "/")
-				below, ok := beneath(parts, cgroupRoot)
-				if ok && (len(below) == 1 || cgroupRoot == "") {
-					found = append(found, kubepods{filepath.Join(mount.dir, path), mount.v2})
-				} else if cgroupRoot != "" { // a kubelet in a pod
-					next = append(next, path)
+				if found.add(mount, at, name, cgroupRoot) {
+					next = append(next, filepath.Join(at, name))
 				}
 			}
 		}
 		level = next
 	}
 	return found, nil
+}
+
+// add records the cgroup with a name below another one, and reports whether to search below it too.
+func (p *places) add(mount cgroupMount, at, name, cgroupRoot string) (search bool) {
+	path := filepath.Join(at, name)
+	beside := apart{dir: filepath.Join(mount.dir, at), cgroupRoot: cgroupRoot, v2: mount.v2}
+	if _, _, ok := beside.container(name); ok {
+		if !slices.Contains(p.apart, beside) {
+			p.apart = append(p.apart, beside)
+		}
+		return false
+	}
+	if !isKubepods(name) {
+		return true
+	}
+	below, ok := beneath(strings.Split(path, "/"), cgroupRoot)
+	if ok && (len(below) == 1 || cgroupRoot == "") {
+		p.pods = append(p.pods, kubepods{filepath.Join(mount.dir, path), mount.v2})
+		return false
+	}
+	return cgroupRoot != "" // a kubelet in a pod
 }
 
 // isKubepods reports whether the name is that of a kubelet's cgroup; with the systemd driver below a cgroupRoot it has

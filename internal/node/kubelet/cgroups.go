@@ -26,7 +26,8 @@ const (
 
 // PodCgroup is the cgroup of a pod. The kubelet removes it after the last process has ended.
 type PodCgroup struct {
-	UID        string
+	UID string
+	// Path is empty when the kubelet has removed the pod's cgroup and containers apart from it are left.
 	Path       string
 	Containers []ContainerCgroup
 }
@@ -45,14 +46,16 @@ type ContainerCgroup struct {
 // maintains both, so that a process that forks and ends all the time is not missed, and the cost does not depend on
 // processes outside of pods.
 //
+// A container whose cgroup is apart from its pod's (see joined) belongs to the pod that its name has.
+//
 // It must run in the machine's PID namespace: version 1 does not show processes of other namespaces. Its methods may be
 // called concurrently, wait only for the kernel, and read a bounded number of cgroups.
 type Cgroups struct {
 	procRoot, cgroupRoot string
 
-	mu    sync.Mutex
-	roots []kubepods
-	looks int
+	mu     sync.Mutex
+	places places
+	looks  int
 }
 
 // NewCgroups returns a reader without reading anything. It finds the mounts in procRoot/self/mountinfo. Without a
@@ -63,17 +66,16 @@ func NewCgroups(procRoot, cgroupRoot string) *Cgroups {
 
 // Pods lists all pods that have a cgroup, by UID, with their containers by ID.
 func (c *Cgroups) Pods() ([]PodCgroup, error) {
-	var pods []PodCgroup
-	err := c.each(true, func(root kubepods, uid, path string) error {
-		pod, there, err := root.pod(uid, path)
-		if err != nil {
-			return fmt.Errorf("read cgroup of pod %s: %w", uid, err)
+	known, err := c.known(true)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := known.all()
+	if err == nil && known.incomplete(pods) {
+		if known, err = c.search(); err == nil {
+			pods, err = known.addApart(pods, "")
 		}
-		if there {
-			pods = append(pods, pod)
-		}
-		return nil
-	})
+	}
 	slices.SortFunc(pods, func(a, b PodCgroup) int { return strings.Compare(a.UID+a.Path, b.UID+b.Path) })
 	return pods, err
 }
@@ -81,64 +83,42 @@ func (c *Cgroups) Pods() ([]PodCgroup, error) {
 // UIDs returns the pods that have a cgroup, sorted. It does not read their containers, nor search the kubelet's cgroups again while they
 // are known: a call of the kubelet may wait for it.
 func (c *Cgroups) UIDs() ([]string, error) {
+	known, err := c.known(false)
+	if err != nil {
+		return nil, err
+	}
 	var uids []string
-	err := c.each(false, func(_ kubepods, uid, _ string) error {
+	err = known.each(func(_ kubepods, uid, _ string) error {
 		uids = append(uids, uid)
 		return nil
 	})
+	if err == nil {
+		err = known.eachApart(func(_ apart, uid, _, _ string) error {
+			uids = append(uids, uid)
+			return nil
+		})
+	}
 	slices.Sort(uids)
 	return slices.Compact(uids), err
 }
 
-// each calls visit for the cgroup of each pod; see known.
-func (c *Cgroups) each(all bool, visit func(root kubepods, uid, path string) error) error {
-	roots, err := c.known(all)
-	if err != nil {
-		return err
-	}
-	for _, root := range roots {
-		parents, err := root.parents()
-		if err != nil {
-			return fmt.Errorf("list cgroups of pods: %w", err)
-		}
-		for _, parent := range parents {
-			names, err := namesIn(parent)
-			if err != nil {
-				return fmt.Errorf("list cgroups of pods: %w", err)
-			}
-			for _, name := range names {
-				uid, ok := podOf(name)
-				if !ok {
-					continue
-				}
-				if err := visit(root, uid, filepath.Join(parent, name)); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// Pod reads the cgroup of one pod, at a cost that does not depend on the others. The second
-// result is false when the pod has none: it was not started yet, or it has ended.
+// Pod reads the cgroup of one pod, at a cost that does not depend on the others, except for the names of containers apart from their pods.
+// The second result is false when the pod has none: it was not started yet, or it has ended.
 func (c *Cgroups) Pod(uid string) (PodCgroup, bool, error) {
-	roots, err := c.known(false)
+	known, err := c.known(false)
 	if err != nil {
 		return PodCgroup{}, false, err
 	}
-	for _, root := range roots {
-		for _, path := range root.pathsOf(uid) {
-			pod, there, err := root.pod(uid, path)
-			if err != nil {
-				return PodCgroup{}, false, fmt.Errorf("read cgroup of pod %s: %w", uid, err)
-			}
-			if there {
-				return pod, true, nil
-			}
+	pods, err := known.pod(uid)
+	if err == nil && known.incomplete(pods) {
+		if known, err = c.search(); err == nil {
+			pods, err = known.addApart(pods, uid)
 		}
 	}
-	return PodCgroup{}, false, nil
+	if err != nil || len(pods) == 0 {
+		return PodCgroup{}, false, err
+	}
+	return pods[0], true, nil
 }
 
 // PIDs returns the processes in the cgroup at path and below it, sorted, as numbered in this PID namespace. It includes
@@ -158,99 +138,37 @@ func (c *Cgroups) PIDs(path string) ([]int, error) {
 	return slices.Compact(pids), err
 }
 
-// known returns the kubelet's cgroups. They are searched for when none is known, when one was removed and, when the containers
+// known returns where pods and containers are. It is searched for when it is not known, when a cgroup was removed and, when the containers
 // of all pods are listed, from time to time.
-func (c *Cgroups) known(all bool) ([]kubepods, error) {
+func (c *Cgroups) known(all bool) (places, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	search := len(c.roots) == 0 || all && c.looks%searchEvery == 0
-	for _, root := range c.roots {
-		if _, err := os.Lstat(root.dir); err != nil {
-			search = true
-		}
-	}
+	known := c.places
+	search := len(known.pods) == 0 || all && c.looks%searchEvery == 0 || known.removed()
 	if all {
 		c.looks++
 	}
+	c.mu.Unlock()
 	if search {
-		roots, err := findKubepods(c.procRoot, c.cgroupRoot)
-		if err != nil {
-			return nil, err
-		}
-		c.roots = roots
+		return c.search()
 	}
-	return c.roots, nil
+	return known, nil
 }
 
-// parents are the cgroups that have those of pods: one for each quality of service.
-func (k kubepods) parents() ([]string, error) {
-	names, err := childCgroups(k.dir)
+// search finds where pods and containers are.
+func (c *Cgroups) search() (places, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found, err := findPlaces(c.procRoot, c.cgroupRoot)
 	if err != nil {
-		return nil, err
+		return places{}, err
 	}
-	parents := []string{k.dir}
-	for _, name := range names {
-		if name == k.child("burstable") || name == k.child("besteffort") {
-			parents = append(parents, filepath.Join(k.dir, name))
-		}
-	}
-	return parents, nil
-}
-
-// child is the name of a cgroup directly below kubepods, as the kubelet's driver writes it.
-func (k kubepods) child(name string) string {
-	if slice, ok := strings.CutSuffix(filepath.Base(k.dir), ".slice"); ok {
-		return slice + "-" + name + ".slice"
-	}
-	return name
-}
-
-// pathsOf are the places where the cgroup of a pod can be.
-func (k kubepods) pathsOf(uid string) []string {
-	slice, systemd := strings.CutSuffix(filepath.Base(k.dir), ".slice")
-	if !systemd {
-		name := "pod" + uid
-		return []string{filepath.Join(k.dir, name), filepath.Join(k.dir, "burstable", name), filepath.Join(k.dir, "besteffort", name)}
-	}
-	name := "pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
-	paths := []string{filepath.Join(k.dir, slice+"-"+name)}
-	for _, class := range []string{"burstable", "besteffort"} {
-		paths = append(paths, filepath.Join(k.dir, k.child(class), slice+"-"+class+"-"+name))
-	}
-	return paths
-}
-
-// pod reads the cgroup at path; there is none when it was removed.
-func (k kubepods) pod(uid, path string) (PodCgroup, bool, error) {
-	if _, err := os.Lstat(path); err != nil {
-		if isRemoved(err) {
-			err = nil
-		}
-		return PodCgroup{}, false, err
-	}
-	pod := PodCgroup{UID: uid, Path: path}
-	names, err := namesIn(path)
-	if err != nil {
-		return PodCgroup{}, false, err
-	}
-	for _, name := range names { // files have no names that could be a container's
-		id, ok := containerOf(name)
-		if !ok {
-			continue
-		}
-		container := ContainerCgroup{ID: id, Path: filepath.Join(path, name)}
-		if container.Populated, err = k.populated(container.Path); err != nil {
-			return PodCgroup{}, false, err
-		}
-		pod.Containers = append(pod.Containers, container)
-	}
-	slices.SortFunc(pod.Containers, func(a, b ContainerCgroup) int { return strings.Compare(a.ID, b.ID) })
-	return pod, true, nil
+	c.places = found.keep(c.places)
+	return c.places, nil
 }
 
 // populated reports whether a thread runs in a cgroup or below it.
-func (k kubepods) populated(path string) (bool, error) {
-	if k.v2 {
+func populated(path string, v2 bool) (bool, error) {
+	if v2 {
 		blob, err := readCgroup(path, "cgroup.events", 4<<10)
 		for line := range bytes.Lines(blob) {
 			if value, ok := bytes.CutPrefix(line, []byte("populated ")); ok {

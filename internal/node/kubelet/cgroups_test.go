@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,7 +97,7 @@ func (c *cgroupTree) remove(path string) {
 
 // TestCgroupsOfKubelets checks drivers, prefixes, and which kubelet's pods are included.
 func TestCgroupsOfKubelets(t *testing.T) {
-	under := strings.ReplaceAll(uid1, "-", "_")
+	under, under2 := strings.ReplaceAll(uid1, "-", "_"), strings.ReplaceAll(uid2, "-", "_")
 	tests := map[string]struct {
 		path string // of the container
 		root string // the kubelet's cgroupRoot
@@ -117,6 +118,15 @@ func TestCgroupsOfKubelets(t *testing.T) {
 		"a kubelet in a pod, its root": {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1,
 			root: "/kubelet", want: true},
 		"a pod in a pod, the outer kubelet": {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1},
+		"apart":                             {path: "system.slice/containerd.service/kubepods-besteffort-pod" + under + ".slice:cri-containerd:" + id1, want: true},
+		"apart, at the root":                {path: "kubepods-pod" + under + ".slice:cri-containerd:" + id1, want: true},
+		"apart, its own root":               {path: "system.slice/berth-node_0-kubepods-pod" + under + ".slice:cri-containerd:" + id1, root: "/berth/node-0", want: true},
+		"apart, another kubelet's root":     {path: "system.slice/berth-node_1-kubepods-pod" + under + ".slice:cri-containerd:" + id1, root: "/berth/node-0"},
+		"apart, made in a pod":              {path: "kubepods.slice/kubepods-pod" + under2 + ".slice/cri-containerd-" + id2 + ".scope/kubepods-pod" + under + ".slice:cri-containerd:" + id1},
+		"apart, made in one apart":          {path: "kubepods-pod" + under2 + ".slice:cri-containerd:" + id2 + "/kubepods-pod" + under + ".slice:cri-containerd:" + id1},
+		"a pod made in one apart":           {path: "kubepods-pod" + under2 + ".slice:cri-containerd:" + id2 + "/kubepods/pod" + uid1 + "/" + id1},
+		"apart in a pod, its root": {path: "kubepods-pod" + under2 + ".slice:cri-containerd:" + id2 + "/system.slice/kubelet-kubepods-pod" + under + ".slice:cri-containerd:" + id1,
+			root: "/kubelet", want: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -142,8 +152,82 @@ func TestCgroupsOfKubelets(t *testing.T) {
 				if err != nil || (there && len(pod.Containers) == 1 && pod.Containers[0].Populated) != tc.want {
 					t.Errorf("v%d: for the one pod: %+v, %v, %v", version, pod, there, err)
 				}
+				if uids, err := cgroups.UIDs(); err != nil || tc.want && !slices.Contains(uids, uid1) {
+					t.Errorf("v%d: UIDs %v, %v", version, uids, err)
+				}
 			}
 		})
+	}
+}
+
+// TestContainersApart follows pods of a kubelet with the systemd driver, whose runtime makes the containers' cgroups elsewhere.
+func TestContainersApart(t *testing.T) {
+	under1, under2 := strings.ReplaceAll(uid1, "-", "_"), strings.ReplaceAll(uid2, "-", "_")
+	const service = "system.slice/containerd.service"
+	pod1, pod2 := "kubepods.slice/kubepods-pod"+under1+".slice", "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"+under2+".slice"
+	for _, version := range []int{1, 2} {
+		tree := newCgroupTree(t, version)
+		cgroups, single := NewCgroups(tree.proc, ""), NewCgroups(tree.proc, "")
+		check := func(when string, want ...PodCgroup) {
+			t.Helper()
+			var uids []string
+			for i := range want {
+				uids = append(uids, want[i].UID)
+				got, there, err := single.Pod(want[i].UID)
+				if diff := cmp.Diff(want[i], got); diff != "" || !there || err != nil {
+					t.Errorf("v%d, %s: pod %s: %v, %v (-want +got):\n%s", version, when, want[i].UID, there, err, diff)
+				}
+			}
+			got, err := cgroups.Pods()
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("v%d, %s: %v (-want +got):\n%s", version, when, err, diff)
+			}
+			if got, err := cgroups.UIDs(); !slices.Equal(got, uids) || err != nil {
+				t.Errorf("v%d, %s: UIDs %v, %v; want %v", version, when, got, err, uids)
+			}
+		}
+		in := func(path string) string { return filepath.Join(tree.dir, path) }
+		apart := func(under, id string) string {
+			return service + "/kubepods-pod" + under + ".slice:cri-containerd:" + id
+		}
+		container := func(path, id string, runs bool) ContainerCgroup {
+			return ContainerCgroup{ID: id, Path: in(path), Populated: runs}
+		}
+
+		tree.container(service, 1)
+		tree.container(pod1)
+		// The pod of a runtime handler with the kubelet's driver.
+		tree.container(pod2+"/cri-containerd-"+id3+".scope", 43)
+		other := PodCgroup{UID: uid2, Path: in(pod2), Containers: []ContainerCgroup{container(pod2+"/cri-containerd-"+id3+".scope", id3, true)}}
+		check("before the first container", other, PodCgroup{UID: uid1, Path: in(pod1)})
+		tree.container(apart(under1, id2))
+		tree.container(apart(under1, id1), 42)
+		for i, id := range []string{"..", "webapp", id1 + ":" + id1} { // IDs are names of folders of the runtime.
+			tree.container(apart(under1, id), 50+i)
+		}
+		both := []ContainerCgroup{container(apart(under1, id1), id1, true), container(apart(under1, id2), id2, false)}
+		check("after it", other, PodCgroup{UID: uid1, Path: in(pod1), Containers: both})
+		// The kubelet has removed the cgroup of a pod whose container runs on.
+		tree.remove(pod1)
+		check("of a forgotten pod", other, PodCgroup{UID: uid1, Containers: both})
+		// A container makes cgroups in its own.
+		for i := range maxSearched/100 + 1 {
+			tree.file(fmt.Sprintf("%s/%d/kubepods-pod%s.slice:cri-containerd:%s/cgroup.procs", apart(under1, id1), i, under2, id1), "")
+		}
+		fresh, err := NewCgroups(tree.proc, "").Pods()
+		if diff := cmp.Diff([]PodCgroup{other, {UID: uid1, Containers: both}}, fresh); diff != "" || err != nil {
+			t.Errorf("v%d, with cgroups that a container has made: %v (-want +got):\n%s", version, err, diff)
+		}
+		tree.remove(apart(under1, id1))
+		tree.remove(apart(under1, id2))
+		check("after its end", other)
+		for range searchEvery { // The place stays known while it has no container.
+			if _, err := cgroups.Pods(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tree.container(apart(under1, id1), 44)
+		check("of the next one, whose pod was forgotten", other, PodCgroup{UID: uid1, Containers: both[:1]})
 	}
 }
 

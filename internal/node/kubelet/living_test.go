@@ -99,7 +99,20 @@ func mountCgroups(t testing.TB, version int) *realCgroups {
 // container creates the cgroup of a container and, if requested, one below it.
 func (c *realCgroups) container(uid, id, below string) string {
 	c.t.Helper()
-	dir := filepath.Join(c.dir, c.root, "kubepods", "burstable", "pod"+uid, id, below)
+	return c.make(filepath.Join("kubepods", "burstable", "pod"+uid, id, below))
+}
+
+// apart creates the cgroup of a container apart from its pod's.
+func (c *realCgroups) apart(uid, id string) string {
+	c.t.Helper()
+	slice := systemdNames([]string{c.root})[0]
+	return c.make("containerd.service/" + strings.TrimSuffix(slice, ".slice") + "-kubepods-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice:cri-containerd:" + id)
+}
+
+// make creates a cgroup below that of the test.
+func (c *realCgroups) make(path string) string {
+	c.t.Helper()
+	dir := filepath.Join(c.dir, c.root, path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		c.t.Fatal(err)
 	}
@@ -176,8 +189,10 @@ func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 		below, script string
 		env           string
 		looks         int
+		apart         bool
 	}{
 		"plain":                     {script: "echo ready; exec sleep 600", looks: 1},
+		"apart from its pod":        {script: "echo ready; exec sleep 600", looks: 1, apart: true},
 		"dead leader":               {script: "exec " + self, env: envExitedLeader + "=1", looks: 1},
 		"double fork":               {script: "(sleep 600 & ) ; echo ready", looks: 1},
 		"nested":                    {below: "a/b", script: "echo ready; exec sleep 600", looks: 1},
@@ -197,7 +212,12 @@ func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 						}
 						return len(found) == 1 && found[0].PodUID == uid1 && found[0].ID == id1
 					}
-					dir := c.container(uid1, id1, tc.below)
+					dir := ""
+					if tc.apart {
+						dir = c.apart(uid1, id1)
+					} else {
+						dir = c.container(uid1, id1, tc.below)
+					}
 					if lives() {
 						t.Fatal("an empty cgroup counts as a running container")
 					}

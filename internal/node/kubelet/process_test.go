@@ -26,7 +26,7 @@ var (
 )
 
 func TestParseCgroup(t *testing.T) {
-	under1 := strings.ReplaceAll(uid1, "-", "_")
+	under1, under2 := strings.ReplaceAll(uid1, "-", "_"), strings.ReplaceAll(uid2, "-", "_")
 	tests := map[string]struct {
 		text, root string
 		want       Owner // CgroupPath left out
@@ -64,13 +64,39 @@ func TestParseCgroup(t *testing.T) {
 			want: Owner{PodUID: uid1, ContainerID: id1}},
 		"v1 and v2": {text: "3:memory:/kubepods/pod" + uid1 + "/" + id1 + "\n0::/system.slice/containerd.service",
 			want: Owner{PodUID: uid1, ContainerID: id1}},
-		"no pod":             {text: "0::/system.slice/containerd.service"},
-		"a pod's own cgroup": {text: "0::/kubepods/pod" + uid1},
-		"a short UID":        {text: "0::/kubepods/podabc/" + id1},
-		"no container":       {text: "0::/kubepods/pod" + uid1 + "/shim"},
-		"climbing":           {text: "0::/kubepods/pod" + uid1 + "/../../etc"},
-		"nothing":            {text: ""},
-		"nonsense":           {text: ":::\n\n0\n0:\n0::\n::/"},
+		"systemd kubelet, containerd on cgroupfs, v2": {text: "0::/system.slice/kubepods-burstable-pod" + under1 + ".slice:cri-containerd:" + id1,
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"systemd kubelet, containerd on cgroupfs, v1": {text: "1:name=systemd:/\n5:devices:/system.slice/containerd.service/kubepods-pod" + under1 + ".slice:cri-containerd:" + id1,
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"systemd kubelet, containerd on cgroupfs, at the root": {text: "0::/kubepods-besteffort-pod" + static + ".slice:cri-containerd:" + id1 + "\n",
+			want: Owner{PodUID: static, ContainerID: id1}},
+		"systemd kubelet, CRI-O on cgroupfs": {text: "0::/kubepods-pod" + under1 + ".slice:crio:" + id1, want: Owner{PodUID: uid1, ContainerID: id1}},
+		"joined, systemd within the container": {text: "0::/system.slice/kubepods-pod" + under1 + ".slice:cri-containerd:" + id1 + "/init.scope",
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"joined, another cgroup namespace": {text: "0::/../kubepods-pod" + under1 + ".slice:cri-containerd:" + id1,
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"joined, made in a pod": {text: "0::/kubepods.slice/kubepods-pod" + under1 + ".slice/cri-containerd-" + id1 + ".scope/kubepods-pod" + under2 + ".slice:cri-containerd:" + id2,
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"joined, made in a joined one": {text: "0::/system.slice/kubepods-pod" + under1 + ".slice:cri-containerd:" + id1 + "/kubepods-pod" + under2 + ".slice:cri-containerd:" + id2,
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"a pod made in a joined one": {text: "0::/kubepods-pod" + under1 + ".slice:cri-containerd:" + id1 + "/kubepods/pod" + uid2 + "/" + id2,
+			want: Owner{PodUID: uid1, ContainerID: id1}},
+		"joined, directly in a pod": {text: "0::/kubepods.slice/kubepods-pod" + under1 + ".slice/kubepods-pod" + under2 + ".slice:cri-containerd:" + id2},
+		"joined, own root": {text: "0::/system.slice/berth-node_0-kubepods-pod" + under1 + ".slice:cri-containerd:" + id1,
+			root: "/berth/node-0", want: Owner{PodUID: uid1, ContainerID: id1}},
+		"joined, another kubelet's root": {text: "0::/system.slice/berth-node_1-kubepods-pod" + under1 + ".slice:cri-containerd:" + id1, root: "/berth/node-0"},
+		"joined, CRI-O's monitor":        {text: "0::/kubepods-pod" + under1 + ".slice:crio-conmon:" + id1},
+		"joined, not of a slice":         {text: "0::/pod" + uid1 + ":cri-containerd:" + id1},
+		"joined, a short UID":            {text: "0::/kubepods-podabc.slice:cri-containerd:" + id1},
+		"joined, no ID":                  {text: "0::/kubepods-pod" + under1 + ".slice:cri-containerd:webapp"},
+		"joined, a fourth text":          {text: "0::/kubepods-pod" + under1 + ".slice:cri-containerd:" + id1 + ":" + id2},
+		"no pod":                         {text: "0::/system.slice/containerd.service"},
+		"a pod's own cgroup":             {text: "0::/kubepods/pod" + uid1},
+		"a short UID":                    {text: "0::/kubepods/podabc/" + id1},
+		"no container":                   {text: "0::/kubepods/pod" + uid1 + "/shim"},
+		"climbing":                       {text: "0::/kubepods/pod" + uid1 + "/../../etc"},
+		"nothing":                        {text: ""},
+		"nonsense":                       {text: ":::\n\n0\n0:\n0::\n::/"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -94,6 +120,7 @@ func FuzzParseCgroup(f *testing.F) {
 	f.Add("0::/kubepods/burstable/pod"+uid1+"/"+id1, "/kubepods")
 	f.Add("0::/a.slice/a-kubepods-pod"+strings.ReplaceAll(uid1, "-", "_")+".slice/cri-containerd-"+id1+".scope", "/a")
 	f.Add("5:devices:/pod"+static+"/docker-"+id1, "")
+	f.Add("0::/system.slice/a-kubepods-pod"+strings.ReplaceAll(uid1, "-", "_")+".slice:cri-containerd:"+id1, "/a")
 	f.Fuzz(func(t *testing.T, text, root string) {
 		owner, ok := ParseCgroup(text, root)
 		if ok && (!isPodUID(owner.PodUID) || !IsContainerID(owner.ContainerID) || !filepath.IsLocal(owner.ContainerID)) {
@@ -151,6 +178,13 @@ func TestProcessOf(t *testing.T) {
 	want := Process{PID: 100, PodUID: uid1, ContainerID: id1, CgroupPath: "/kubepods/pod" + uid1 + "/" + id1, StartTime: 1100}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+	apart := "/system.slice/containerd.service/kubepods-pod" + strings.ReplaceAll(uid2, "-", "_") + ".slice:cri-containerd:" + id2
+	p.process(101, "0::"+apart, "S")
+	got, err = ProcessOf(p.root, 101)
+	want = Process{PID: 101, PodUID: uid2, ContainerID: id2, CgroupPath: apart, StartTime: 1101}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("in a cgroup apart from the pod's: %v, -want +got:\n%s", err, diff)
 	}
 	if _, err := ProcessOf(p.root, 3); !errors.Is(err, ErrNotInContainer) {
 		t.Errorf("a process of the host: %v", err)

@@ -13,5 +13,7 @@
 //
 // It needs the PID namespace of the kubelet, or one above it, and the right to read the root directory of another user's process.
 //
+// [Text] is for programs that do not connect to the kubelet: it reads any text of the files as they are now.
+//
 // It must not import a front end, the agent, k8s.io/kubernetes or an API client.
 package kubeletconfig

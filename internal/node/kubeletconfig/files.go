@@ -49,50 +49,81 @@ func (p *process) topologyManagerPolicy() (string, error) {
 
 // fromFiles returns what the kubelet's files say; empty when they say nothing.
 func (p *process) fromFiles() (string, error) {
-	policy := ""
+	from := files{root: filepath.Join(p.dir, "root"), unchanged: p.unchanged}
+	var err error
 	if path, set := flag(p.args, "config"); set && path != "" {
-		value, _, err := p.policyIn(path)
-		if err != nil {
+		if from.file, err = p.absolute(path); err != nil {
 			return "", err
 		}
-		policy = value
 	}
-	dir, set := flag(p.args, "config-dir")
-	if !set || dir == "" {
-		return policy, nil
-	}
-	paths, err := p.dropIns(dir)
-	if err != nil {
-		return "", fmt.Errorf("read the kubelet's drop-ins: %w", err)
-	}
-	for _, path := range paths {
-		value, set, err := p.policyIn(path)
-		if err != nil {
+	if dir, set := flag(p.args, "config-dir"); set && dir != "" {
+		if from.dir, err = p.absolute(dir); err != nil {
 			return "", err
 		}
-		if set {
-			policy = value
-		}
 	}
-	return policy, nil
+	policy, _, err := from.text(fieldPolicy)
+	return policy, err
 }
 
-// policyIn returns the policy in a file of the kubelet, and whether the file says anything of it: null, which a drop-in can have, is an
-// empty policy.
-func (p *process) policyIn(path string) (policy string, set bool, err error) {
-	blob, err := p.read(path)
+// Text returns a field that is a text of a kubelet's configuration, and the path of the file that it is from: of the last drop-in in the
+// directory that has it, or else of the file. The paths are absolute, those of the host below its root, and can be empty. Beside an error
+// the result is what the files say that were read before it.
+func Text(root, file, dir, field string) (text, from string, err error) {
+	return files{root: root, file: file, dir: dir, unchanged: func(string, fs.FileInfo) error { return nil }}.text(field)
+}
+
+// files are those of a kubelet's configuration, by their absolute paths below a root directory; each can be empty.
+type files struct {
+	root, file, dir string
+	// unchanged returns why a file or directory is not as the kubelet has read it.
+	unchanged func(path string, info fs.FileInfo) error
+}
+
+// text returns a field that is a text, and the file that it is from; empty when no file has it.
+func (f files) text(field string) (text, from string, err error) {
+	if f.file != "" {
+		value, set, err := f.textIn(f.file, field)
+		if err != nil {
+			return "", "", err
+		}
+		if set {
+			text, from = value, f.file
+		}
+	}
+	if f.dir == "" {
+		return text, from, nil
+	}
+	paths, err := f.dropIns()
+	if err != nil {
+		return text, from, fmt.Errorf("read the kubelet's drop-ins: %w", err)
+	}
+	for _, path := range paths {
+		value, set, err := f.textIn(path, field)
+		if err != nil {
+			return text, from, err
+		}
+		if set {
+			text, from = value, path
+		}
+	}
+	return text, from, nil
+}
+
+// textIn returns the field in a file, and whether the file says anything of it: null, which a drop-in can have, is an empty text.
+func (f files) textIn(path, field string) (text string, set bool, err error) {
+	blob, err := f.read(path)
 	if err != nil {
 		return "", false, fmt.Errorf("read the kubelet's configuration: %w", err)
 	}
-	policy, set, err = parsePolicy(blob)
+	text, set, err = parseText(blob, field)
 	if err != nil {
 		return "", false, fmt.Errorf("read the kubelet's configuration %s: %w", path, err)
 	}
-	return policy, set, nil
+	return text, set, nil
 }
 
-// parsePolicy returns the policy in a KubeletConfiguration in YAML or JSON, of which only the first document counts.
-func parsePolicy(blob []byte) (policy string, set bool, err error) {
+// parseText returns a field in a KubeletConfiguration in YAML or JSON, of which only the first document counts.
+func parseText(blob []byte, field string) (text string, set bool, err error) {
 	var content map[string]any
 	if err := yaml.Unmarshal(blob, &content); err != nil {
 		return "", false, err
@@ -101,53 +132,58 @@ func parsePolicy(blob []byte) (policy string, set bool, err error) {
 	if kind, _ := content["kind"].(string); kind != "KubeletConfiguration" || !strings.HasPrefix(version, "kubelet.config.k8s.io/") {
 		return "", false, fmt.Errorf("it is of kind %q of %q, want KubeletConfiguration of kubelet.config.k8s.io", kind, version)
 	}
-	value, set := content[fieldPolicy]
+	value, set := content[field]
 	if !set || value == nil {
 		return "", set, nil
 	}
-	policy, ok := value.(string)
+	text, ok := value.(string)
 	if !ok {
-		return "", false, fmt.Errorf("%s is %v, want a string", fieldPolicy, value)
+		return "", false, fmt.Errorf("%s is %v, want a string", field, value)
 	}
-	return policy, true, nil
+	return text, true, nil
 }
 
-// dropIns returns the drop-ins below a directory in the order in which the kubelet reads them.
-func (p *process) dropIns(dir string) ([]string, error) {
-	absolute, err := p.absolute(dir)
+// dropIns returns the drop-ins below the directory in the order in which the kubelet reads them.
+func (f files) dropIns() ([]string, error) {
+	full, err := hostconfig.Beneath(f.root, f.dir)
 	if err != nil {
 		return nil, err
 	}
-	full, err := p.beneath(absolute)
-	if err != nil {
-		return nil, err
-	}
-	if parent, err := p.beneath(filepath.Dir(absolute)); err != nil || full != filepath.Join(parent, filepath.Base(absolute)) {
-		return nil, errors.Join(fmt.Errorf("%s is a link, of which the kubelet reads nothing or all", absolute), err)
+	if parent, err := hostconfig.Beneath(f.root, filepath.Dir(f.dir)); err != nil || full != filepath.Join(parent, filepath.Base(f.dir)) {
+		return nil, errors.Join(fmt.Errorf("%s is a link, of which the kubelet reads nothing or all", f.dir), err)
 	}
 	var paths []string
-	entries := 0
-	err = filepath.WalkDir(full, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entries++; entries > maxEntries {
-			return fmt.Errorf("%s has more than %d entries", absolute, maxEntries)
-		}
-		inside := filepath.Join(absolute, strings.TrimPrefix(path, full))
+	err = hostconfig.Walk(f.root, f.dir, maxEntries, func(path string, entry fs.DirEntry) error {
 		if entry.IsDir() {
 			info, err := entry.Info()
 			if err != nil {
 				return err
 			}
-			return p.unchanged(inside, info)
+			return f.unchanged(path, info)
 		}
 		if filepath.Ext(path) == ".conf" {
-			paths = append(paths, inside)
+			paths = append(paths, path)
 		}
 		return nil
 	})
 	return paths, err
+}
+
+// read reads a file, which must be as it was when the kubelet started.
+func (f files) read(path string) ([]byte, error) {
+	full, err := hostconfig.Beneath(f.root, path)
+	if err != nil {
+		return nil, err
+	}
+	blob, err := hostconfig.ReadBeneath(f.root, path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(full) // After the content, so that no change between the two is missed.
+	if err != nil {
+		return nil, err
+	}
+	return blob, f.unchanged(path, info)
 }
 
 // absolute returns the path of a file in the kubelet's root.
@@ -160,32 +196,6 @@ func (p *process) absolute(path string) (string, error) {
 		return "", err
 	}
 	return filepath.Join(cwd, path), nil
-}
-
-// beneath converts a path of the kubelet to one of this process.
-func (p *process) beneath(path string) (string, error) {
-	return hostconfig.Beneath(filepath.Join(p.dir, "root"), path)
-}
-
-// read reads a file of the kubelet, which must be as it was when the kubelet started.
-func (p *process) read(path string) ([]byte, error) {
-	absolute, err := p.absolute(path)
-	if err != nil {
-		return nil, err
-	}
-	full, err := p.beneath(absolute)
-	if err != nil {
-		return nil, err
-	}
-	blob, err := hostconfig.ReadFile(full)
-	if err != nil {
-		return nil, err
-	}
-	info, err := os.Stat(full) // After the content, so that no change between the two is missed.
-	if err != nil {
-		return nil, err
-	}
-	return blob, p.unchanged(absolute, info)
 }
 
 // unchanged returns an error for a file or directory that was changed, moved or renamed after the kubelet had started.

@@ -166,6 +166,42 @@ func TestInspectRefuses(t *testing.T) {
 	}
 }
 
+// TestText reads a field below a root without a process: whatever was changed, and with what could be read before an error.
+func TestText(t *testing.T) {
+	const field = "containerRuntimeEndpoint"
+	a, b := config(field+": a"), config(field+": b")
+	for name, test := range map[string]struct {
+		file, dir  string
+		files      map[string]string
+		want, from string
+		// wantErr is a part of the error.
+		wantErr string
+	}{
+		"nothing":                   {},
+		"a file":                    {file: "/c", files: map[string]string{"/c": a}, want: "a", from: "/c"},
+		"a file without it":         {file: "/c", files: map[string]string{"/c": config()}},
+		"a drop-in":                 {file: "/c", dir: "/d", files: map[string]string{"/c": a, "/d/1.conf": b, "/d/2.conf": config(), "/d/3.yaml": a}, want: "b", from: "/d/1.conf"},
+		"a drop-in removes it":      {file: "/c", dir: "/d", files: map[string]string{"/c": a, "/d/1.conf": config(field + ": null")}, from: "/d/1.conf"},
+		"a file that is not there":  {file: "/c", dir: "/d", files: map[string]string{"/d/1.conf": b}, wantErr: "no such file"},
+		"no directory":              {file: "/c", dir: "/d", files: map[string]string{"/c": a}, want: "a", from: "/c", wantErr: "read the kubelet's drop-ins"},
+		"a drop-in of another kind": {file: "/c", dir: "/d", files: map[string]string{"/c": a, "/d/1.conf": b, "/d/2.conf": "kind: Pod"}, want: "b", from: "/d/1.conf", wantErr: `/d/2.conf: it is of kind "Pod"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for path, text := range test.files {
+				machine{}.write(t, filepath.Join(root, path), text)
+			}
+			got, from, err := Text(root, test.file, test.dir, field)
+			if got != test.want || from != test.from {
+				t.Errorf("got %q from %q, want %q from %q", got, from, test.want, test.from)
+			}
+			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
+				t.Errorf("error %v, want %q", err, test.wantErr)
+			}
+		})
+	}
+}
+
 // TestTooManyDropIns bounds the directory.
 func TestTooManyDropIns(t *testing.T) {
 	m := newMachine(t, time.Minute, "kubelet", "--config-dir=/d")
@@ -183,7 +219,7 @@ func FuzzParsePolicy(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		policy, set, err := parsePolicy([]byte(text))
+		policy, set, err := parseText([]byte(text), fieldPolicy)
 		if policy != "" && (!set || err != nil || !strings.Contains(text, "KubeletConfiguration") && !strings.Contains(text, `\`)) {
 			t.Errorf("%q has the policy %q, %v, %v", text, policy, set, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,12 +132,30 @@ func TestFollower(t *testing.T) {
 	check("a socket that is not served", "none", false, 1, "connection refused")
 }
 
+// lines is a log that one goroutine writes and another one reads.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // TestRun looks at once, then in intervals, until its context ends.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		dir := t.TempDir()
-		var log bytes.Buffer
+		var log lines
 		f := New(Deps{KubeletDir: dir, ProcRoot: "/proc", Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
@@ -155,8 +174,8 @@ func TestRun(t *testing.T) {
 			time.Sleep(lookInterval)
 			synctest.Wait()
 		}
-		if lines := strings.Count(log.String(), "\n"); lines != 2 || !strings.Contains(log.String(), "connection refused") {
-			t.Errorf("the log has %d lines, want 2:\n%s", lines, &log)
+		if count := strings.Count(log.String(), "\n"); count != 2 || !strings.Contains(log.String(), "connection refused") {
+			t.Errorf("the log has %d lines, want 2:\n%s", count, &log)
 		}
 		cancel()
 		if err := <-done; err != nil {

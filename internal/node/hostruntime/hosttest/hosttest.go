@@ -19,7 +19,9 @@ import (
 // hosts are the descriptions. The comment of an archive has a directive a line, and its files are those of the host:
 //
 //	title TEXT                      what the host is
-//	process PID WHERE ARGUMENT...   a process; WHERE is host, mount (a mount namespace of its own) or pod (in a pod's cgroup)
+//	process PID WHERE ARGUMENT...   a process; WHERE is host, mount (a mount namespace of its own), pod (in a pod's cgroup) or apart (in a
+//	                                pod's container whose cgroup is apart from the pod's)
+//	titled PID WHERE TITLE...       a process that has written a title over its arguments
 //	socket PATH [NAME VERSION]      a socket that answers; with a name it is a runtime's
 //	link PATH TARGET                a symbolic link
 //	dir PATH                        an empty directory
@@ -36,6 +38,9 @@ const (
 
 // slice is the container's cgroup with the systemd driver of cgroups.
 const slice = "kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/cri-containerd-" + ContainerID + ".scope"
+
+// apart is that cgroup with the systemd driver in the kubelet only.
+const apart = "system.slice/containerd.service/kubepods-pod11111111_2222_3333_4444_555555555555.slice:cri-containerd:" + ContainerID
 
 // Names lists the hosts.
 func Names() []string {
@@ -120,8 +125,8 @@ func (h *Host) directive(fields []string) error {
 	case fields[0] == "title":
 		h.Title = strings.Join(args, " ")
 		return nil
-	case fields[0] == "process" && len(args) > 2:
-		return h.process(args[0], args[1], args[2:])
+	case len(args) > 2 && argumentsOf(fields) != nil:
+		return h.process(args[0], args[1], argumentsOf(fields))
 	case fields[0] == "socket" && len(args) == 1:
 		return h.serve(args[0], "", "")
 	case fields[0] == "socket" && len(args) == 3:
@@ -139,6 +144,18 @@ func (h *Host) directive(fields []string) error {
 	return fmt.Errorf("%q is not a directive", strings.Join(fields, " "))
 }
 
+// argumentsOf returns the arguments of a process by its directive, as the kernel shows them; nil for another directive.
+func argumentsOf(fields []string) []string {
+	const first = 3
+	switch fields[0] {
+	case "process":
+		return fields[first:]
+	case "titled":
+		return []string{strings.Join(fields[first:], " "), "", "", ""}
+	}
+	return nil
+}
+
 // process makes the files of a process in /proc.
 func (h *Host) process(pid, where string, argv []string) error {
 	namespaces, cgroup := map[string]string{"pid": "pid:[1]", "mnt": "mnt:[1]"}, "/system.slice/"+filepath.Base(argv[0])+".service"
@@ -148,8 +165,10 @@ func (h *Host) process(pid, where string, argv []string) error {
 		namespaces["mnt"] = "mnt:[" + pid + "]"
 	case "pod":
 		cgroup = "/" + slice
+	case "apart":
+		cgroup = "/" + apart
 	default:
-		return fmt.Errorf("process %s is %q, want host, mount or pod", pid, where)
+		return fmt.Errorf("process %s is %q, want host, mount, pod or apart", pid, where)
 	}
 	dir := filepath.Join("proc", pid)
 	errs := []error{
