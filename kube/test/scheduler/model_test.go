@@ -274,6 +274,36 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
+// TestPredictionsOfLostNode: a prediction ends with its node, and is not compared with what a new node of its name says.
+func TestPredictionsOfLostNode(t *testing.T) {
+	var checks []string
+	m := model.New(model.Deps{Checked: func(c model.Check) { checks = append(checks, string(c.Pod)) }})
+	reader := fleetview.NewReader()
+	var nodes []fwk.NodeInfo
+	for _, name := range []string{"kept", "lost"} {
+		info := framework.NewNodeInfo()
+		info.SetNode(makeNode(name))
+		nodes = append(nodes, info)
+		m.SetHardware(reader.Read(makeGPUNode(name, "nvlink", healthy, nil)))
+	}
+	m.Sync(nodes)
+	for _, info := range nodes {
+		name := info.Node().Name
+		pod := makePod("on-"+name, 1, 1)
+		i, _ := m.Index(name)
+		m.Assume(pod.UID, name, m.Requests(pod), m.Predict(fleet.PolicyPack, i, m.Requests(pod)))
+		info.(*framework.NodeInfo).AddPod(pod)
+	}
+	m.Sync(nodes)
+	m.Sync(nodes[:1])
+	for _, name := range []string{"kept", "lost"} {
+		m.SetHardware(reader.Read(makeGPUNode(name, "nvlink", healthy, map[int]string{0: "uid-on-" + name})))
+	}
+	if want := []string{"uid-on-kept"}; !slices.Equal(checks, want) {
+		t.Errorf("compared %q; want %q", checks, want)
+	}
+}
+
 // TestTouch: a pod that the scheduler adds to its snapshot only, so that the generation of the node stays the same, counts once the node is
 // touched.
 func TestTouch(t *testing.T) {

@@ -346,7 +346,7 @@ func TestArgs(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			fh, err := frameworkruntime.NewFramework(t.Context(), nil, nil)
+			fh, err := frameworkruntime.NewFramework(t.Context(), nil, nil, frameworkruntime.WithInformerFactory(informers.NewSharedInformerFactory(fake.NewClientset(), 0)))
 			if err != nil {
 				t.Fatal(err)
 			}

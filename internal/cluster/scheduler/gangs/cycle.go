@@ -44,6 +44,7 @@ func read(state fwk.CycleState) *cycle {
 
 // PreFilter plans the gang of a member, and lets it go only to its node.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	p.gangs.elect()
 	p.first.Do(func() { p.wait(ctx) })
 	key, member := keyOf(pod)
 	if !member {
@@ -131,6 +132,7 @@ func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 // the search of other plugins for pods to end: ending pods for one member is of no use. It also ends the nomination of a member, which
 // would keep others from a node without that the plan is for it.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	p.gangs.elect()
 	if _, member := keyOf(pod); !member {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}

@@ -11,9 +11,9 @@
 //
 //   - that no member is bound before all members of its plan are reserved. When one is refused, all are released, and the gang waits as a
 //     whole;
-//   - that a gang that is bound in part, since a binding failed or a scheduler ended in between, is completed first, its places being
-//     held, or released when no further member was bound for Limits.Release: its members are deleted. A gang that was whole and has lost
-//     members goes on, and so does one of another scheduler;
+//   - that a gang that is bound in part, since a binding failed or a scheduler ended in between, is completed first, its places being held,
+//     or released when no further member was bound for Limits.Release: its members are deleted. Only a process that has run a scheduling
+//     cycle does so, since others are standbys. A gang that was whole and has lost members goes on, and so does one of another scheduler;
 //   - that a gang that cannot be placed holds nothing, that its members carry the reason in their condition, and that one of which each
 //     plan is refused waits longer and longer between plans, so that it takes no time from others;
 //   - that a gang that does not fit ends pods of lower priorities only when all of it fits then, and that the first gang in line that

@@ -17,21 +17,23 @@ import (
 )
 
 // lower returns the pods on nodes that a gang of a priority can end, the most important first. A gang ends as a whole, but for its surplus:
-// members above its least number, those of the highest index. A group of Kubernetes' own scheduling ends as a whole. Pods that are ending
-// already are the least important ones; the second result has only these.
+// members above its least number, those of the highest index. A group of Kubernetes' own scheduling ends as a whole. Pods that are being
+// deleted and end soon are the least important ones, the one that ends first the least; the second result has only these. Other pods that
+// are being deleted are in neither: nothing ends them earlier.
 func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32) (list, terminating []gangplanner.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := r.clock.Now()
 	units := map[string][]*v1.Pod{}
 	gangs := map[string]*gang{}
-	var over []unit
+	var deleted []*v1.Pod
 	for _, node := range nodes {
 		for _, info := range node.GetPods() {
 			pod := info.GetPod()
 			if pod.DeletionTimestamp != nil {
-				u := newUnit("pod/"+string(pod.UID), []*v1.Pod{pod}, 0)
-				u.rank = math.MinInt32
-				over = append(over, u)
+				if endsSoon(pod, now) {
+					deleted = append(deleted, pod)
+				}
 				continue
 			}
 			if corev1helpers.PodPriority(pod) >= priority {
@@ -43,6 +45,7 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 			}
 		}
 	}
+	over := deletedUnits(deleted)
 	if len(units) == 0 && len(over) == 0 {
 		return nil, nil
 	}
@@ -53,28 +56,71 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 	return holders(running), holders(over)
 }
 
-// floor is the lowest priority of the pods on nodes in one state of these; pods that are being deleted have the lowest one.
+const (
+	// soon is how far ahead the end of a pod can be that is being deleted and is waited for.
+	soon = time.Minute
+	// longOver is how long after its end such a pod is waited for: one that is still there may never end, since a finalizer or a node that
+	// is lost keeps it.
+	longOver = 5 * time.Minute
+)
+
+// endsSoon tells whether a pod that is being deleted is waited for. Its deletionTimestamp is when its containers have had the time to end
+// (k8s.io/apiserver 0.37.1, pkg/registry/rest/delete.go:163).
+func endsSoon(pod *v1.Pod, now time.Time) bool {
+	left := pod.DeletionTimestamp.Sub(now)
+	return left <= soon && left >= -longOver
+}
+
+// deletedUnits returns units of pods that are being deleted, each alone. Their ranks are below all priorities, in the order in which they
+// end.
+func deletedUnits(pods []*v1.Pod) []unit {
+	slices.SortFunc(pods, func(a, b *v1.Pod) int {
+		return cmp.Or(a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
+	})
+	list := make([]unit, len(pods))
+	for i, pod := range pods {
+		list[i] = newUnit("pod/"+string(pod.UID), []*v1.Pod{pod}, 0)
+		list[i].rank = math.MinInt32 + int32(i)
+	}
+	return list
+}
+
+// floor is the lowest priority of the pods on nodes in one state of these; pods that are being deleted and end soon have the lowest one,
+// and others that are being deleted none. until is when one of these ends soon, zero for never.
 type floor struct {
 	version  uint64
 	priority int32
+	until    time.Time
 }
 
 // endable tells whether a gang of a priority can end any pod on nodes. It looks at the pods once for each version of their state.
 func (r *registry) endable(nodes []fwk.NodeInfo, version uint64, priority int32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.floor == nil || r.floor.version != version {
+	now := r.clock.Now()
+	if f := r.floor; f == nil || f.version != version || !f.until.IsZero() && !now.Before(f.until) {
 		r.floor = &floor{version: version, priority: math.MaxInt32}
 		for _, node := range nodes {
 			for _, info := range node.GetPods() {
-				pod := info.GetPod()
-				if r.floor.priority = min(r.floor.priority, corev1helpers.PodPriority(pod)); pod.DeletionTimestamp != nil {
-					r.floor.priority = math.MinInt32
-				}
+				r.floor.count(info.GetPod(), now)
 			}
 		}
 	}
 	return r.floor.priority < priority
+}
+
+// count counts a pod.
+func (f *floor) count(pod *v1.Pod, now time.Time) {
+	switch {
+	case pod.DeletionTimestamp == nil:
+		f.priority = min(f.priority, corev1helpers.PodPriority(pod))
+	case endsSoon(pod, now):
+		f.priority = math.MinInt32
+	default:
+		if at := pod.DeletionTimestamp.Add(-soon); at.After(now) && (f.until.IsZero() || at.Before(f.until)) {
+			f.until = at
+		}
+	}
 }
 
 // unit is pods that end together.
@@ -91,7 +137,7 @@ type unit struct {
 // unit names what a pod ends with, and returns its gang. The caller holds the lock.
 func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
 	if g := r.of(pod); g != nil {
-		return "gang/" + g.name, g
+		return "gang/" + g.key.Source.String() + "/" + g.name, g // Gangs of two APIs can have one name.
 	}
 	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
 		return "group/" + pod.Namespace + "/" + *group.PodGroupName, nil

@@ -228,6 +228,17 @@ func (h *holds) left(node fwk.NodeInfo, who *seeker, now time.Time) v1.ResourceL
 	return left
 }
 
+// leftOn returns left of the nodes on which something is reserved, by their names.
+func (h *holds) leftOn(nodes []fwk.NodeInfo, who *seeker, now time.Time) map[string]v1.ResourceList {
+	left := map[string]v1.ResourceList{}
+	for _, node := range nodes {
+		if list := h.left(node, who, now); list != nil {
+			left[node.Node().Name] = list
+		}
+	}
+	return left
+}
+
 // firstOn returns the first gang by name for which something is held against a seeker on a node.
 func (h *holds) firstOn(node string, who *seeker) (first gangview.Key) {
 	for _, held := range h.byNode[node] {

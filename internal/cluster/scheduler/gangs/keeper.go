@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
-// keeper releases gangs that are bound in part and cannot be completed. It is woken by a clock, deletes the members of such gangs, and
-// waits for nothing but these calls.
+// keeper releases gangs that are bound in part and cannot be completed. It is woken by a clock, deletes the members of such gangs, reads
+// members that are gone, and waits for nothing but these calls.
 type keeper struct {
 	gangs  *registry
 	handle fwk.Handle
@@ -37,6 +37,7 @@ func (k *keeper) run(ctx context.Context) {
 			k.once(ctx)
 		case <-k.gangs.work:
 		}
+		k.inquire(ctx)
 		k.evict(ctx)
 	}
 }
@@ -81,6 +82,9 @@ const (
 // unsaid returns what events have to say: what is wrong with a gang, once, and what a gang waits for that waits for long, once. Pods have
 // no condition that says so before they come to the queue. The pod is the first member, if it is one of this scheduler.
 func (r *registry) unsaid() (list []partly) {
+	if !r.elected.Load() {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
@@ -201,9 +205,16 @@ func (g *gang) woken(now time.Time, freed uint64) bool {
 	return woken
 }
 
-// partly returns the members of a gang that has been bound in part for too long. The caller holds the lock.
+// partly returns the members of a gang that has been bound in part for too long. The time of a gang begins when a binding fails: it takes
+// as long as its volumes and devices need. The caller holds the lock.
 func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
-	if g.partial.IsZero() || g.whole || now.Sub(g.partial) < r.limits.Release {
+	if g.partial.IsZero() || g.whole || !r.elected.Load() {
+		return l, false
+	}
+	if g.binding() {
+		g.partial = now
+	}
+	if now.Sub(g.partial) < r.limits.Release {
 		return l, false
 	}
 	view := r.build(g)
@@ -220,6 +231,11 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 	g.partial = now // Again, if a deletion fails.
 	return l, true
 }
+
+// binding tells whether all members of the plan are being bound, and no binding has failed. PreBind can take 10 minutes: that is how long
+// VolumeBinding waits for a volume (1.37.1, pkg/scheduler/apis/config/v1/defaults.go:196), and DynamicResources for the conditions of a
+// device (pkg/scheduler/apis/config/types_pluginargs.go:289). The caller holds the lock.
+func (g *gang) binding() bool { return g.plan != nil && g.plan.permitted && len(g.failing) == 0 }
 
 // wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too,
 // where its members were bound long before this scheduler started.

@@ -91,6 +91,22 @@ func TestKeeperDeletes(t *testing.T) {
 				}
 			}
 		}, "0 1 2"}, // 21 s after the last one, not before; see below.
+		"the binding of members takes 10 minutes": {func(t *testing.T, w *world) { w.bindSlowly(t, 10*time.Minute) }, ""},
+		"the binding of members takes long, then it fails": {func(t *testing.T, w *world) {
+			w.bindSlowly(t, 10*time.Minute)
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
+			w.unreserve(pod(2, 3, ""), "n0", w.train().plan)
+		}, "0"},
+		"the binding of a member fails, and that of another one takes long": {func(t *testing.T, w *world) {
+			w.bindSlowly(t, 10*time.Minute)
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
+		}, "0"},
+		"the binding of a member fails, and its next one takes long": {func(t *testing.T, w *world) {
+			w.bindSlowly(t, 10*time.Minute)
+			w.bind(pod(2, 3, ""), "n0")
+			w.unreserve(pod(1, 3, ""), "n0", w.train().plan)
+			w.permitted(t, pod(1, 3, ""))
+		}, "0"},
 		"the minimum is not readable": {func(_ *testing.T, w *world) {
 			w.set(pod(0, 3, "n0"))
 			for i := 1; i < 3; i++ {
@@ -151,6 +167,23 @@ func TestKeeperDeletes(t *testing.T) {
 				t.Errorf("the members %q are deleted; want %q", deleted, test.want)
 			}
 		})
+	}
+}
+
+// bindSlowly binds one of three members, and the keeper looks while the others are being bound.
+func (w *world) bindSlowly(t *testing.T, long time.Duration) {
+	t.Helper()
+	for i := range 3 {
+		w.set(pod(i, 3, ""))
+	}
+	w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+	w.bind(pod(0, 3, ""), "n0")
+	w.set(pod(0, 3, "n0"))
+	for range long / w.limits.Look {
+		w.clock.Step(w.limits.Look)
+		if _, deleted := w.look(); deleted != "" {
+			t.Fatalf("%s are deleted while the others are being bound", deleted)
+		}
 	}
 }
 

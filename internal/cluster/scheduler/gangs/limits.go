@@ -11,7 +11,8 @@ type Limits struct {
 	Look time.Duration
 	// Reserve is how long a plan is kept while no further member is reserved. The default is 10 s.
 	Reserve time.Duration
-	// Release is how long a gang can be bound in part, with no further member bound, before its members are deleted. The default is 20 s.
+	// Release is how long a gang can be bound in part, with no further member bound, before its members are deleted. The time does not run
+	// while the others are being bound and no binding has failed. The default is 20 s.
 	Release time.Duration
 	// Rebind is how long the place of a member is held from the first time that its binding fails. The default is 30 s.
 	Rebind time.Duration

@@ -352,3 +352,33 @@ func TestPreemptions(t *testing.T) {
 		t.Error("a gang with the preemption policy Never can end pods")
 	}
 }
+
+// TestReservedUntil checks how long the places are reserved for a gang of which pods end: until they should have ended, and 30 s more.
+func TestReservedUntil(t *testing.T) {
+	long := func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(3600)) }
+	tests := map[string]struct {
+		pods []*v1.Pod
+		want time.Duration
+	}{
+		"it is ended now":                         {[]*v1.Pod{running("a", 8, long)}, time.Hour + 30*time.Second},
+		"it is being deleted, and ends soon":      {[]*v1.Pod{running("a", 8, long, deletedAt(40*time.Second))}, 70 * time.Second},
+		"it is being deleted, and should be over": {[]*v1.Pod{running("a", 8, long, deletedAt(-time.Minute))}, 30 * time.Second},
+		"two": {[]*v1.Pod{running("a", 8, long, deletedAt(10*time.Second)), running("b", 8)}, time.Minute},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			p := one("a", 0)
+			w.set(p)
+			w.refuse(t, p)
+			w.mu.Lock()
+			g := w.of(p)
+			q := &question{changes: g.changes}
+			w.mu.Unlock()
+			w.take(p, q, way1(p, true, test.pods), false, 0)
+			if got := g.reservation.until.Sub(start); got != test.want {
+				t.Errorf("reserved for %v; want %v", got, test.want)
+			}
+		})
+	}
+}

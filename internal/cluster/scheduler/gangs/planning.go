@@ -17,12 +17,14 @@ import (
 
 // question is what to plan: a copy of what the registry knows of a gang.
 type question struct {
-	key     gangview.Key
-	view    *gangview.Gang
-	bound   map[types.UID]string
-	absent  map[types.UID]bool
-	masks   map[string]mask
+	key    gangview.Key
+	view   *gangview.Gang
+	bound  map[types.UID]string
+	absent map[types.UID]bool
+	masks  map[string]mask
+	// held is what is held for others, left what the gang can use of nodes where places are reserved for others.
 	held    []*hold
+	left    map[string]v1.ResourceList
 	version uint64
 	freed   uint64
 	// pause is how long the gang waits before it is planned again, if it is refused.
@@ -65,15 +67,11 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 		r.mu.Unlock()
 		return node, text, nil, nil
 	}
-	q := question{
-		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()), held: r.holds.others(&seeker{key: g.key, priority: corev1helpers.PodPriority(pod)}),
-		version: p.model.Version(), freed: r.holds.freed, changes: g.changes,
-	}
-	left := r.left(g, nodes)
+	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
 	r.mu.Unlock()
 
 	began := r.clock.Now()
-	planned, text, err := p.plan(&q, nodes, left)
+	planned, text, err := p.plan(&q, nodes)
 	if err != nil {
 		return "", "", nil, err
 	}
@@ -93,30 +91,51 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 	return node, text, asked, nil
 }
 
+// ask returns what to plan for a gang. The caller holds the lock.
+func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) question {
+	return question{
+		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
+		held: r.holds.others(&seeker{key: g.key, priority: priority}), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
+	}
+}
+
 // left returns what the members of a gang can use of nodes where places are reserved for others. The caller holds the lock.
 func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceList {
 	if r.reserving == nil && len(r.evictions) == 0 && r.holds.count.Load() == 0 {
 		return nil
 	}
 	now := r.clock.Now()
-	who := seeker{key: g.key, priority: g.priority()}
-	for i, pod := range r.build(g).Members {
+	who := together(r.build(g).Members, now)
+	who.key, who.priority = g.key, g.priority()
+	return r.holds.leftOn(nodes, &who, now)
+}
+
+// against returns what is held against pods of no gang that are placed together, and what these can use of nodes where places are reserved.
+func (r *registry) against(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	r.holds.expire(now)
+	who := together(pods, now)
+	return r.holds.others(&who), r.holds.leftOn(nodes, &who, now)
+}
+
+// together returns pods as one that looks for nodes: of their lowest priority, and it ends with the last of them.
+func together(pods []*v1.Pod, now time.Time) (who seeker) {
+	for i, pod := range pods {
+		if priority := corev1helpers.PodPriority(pod); i == 0 || priority < who.priority {
+			who.priority = priority
+		}
+	}
+	for _, pod := range pods {
 		end, _ := endOf(pod, now.Add(bindTime))
 		if pod.Spec.ActiveDeadlineSeconds == nil || end.IsZero() {
 			who.ends = time.Time{}
 			break
 		}
-		if i == 0 || end.After(who.ends) {
-			who.ends = end
-		}
+		who.ends = later(who.ends, end)
 	}
-	left := map[string]v1.ResourceList{}
-	for _, node := range nodes {
-		if list := r.holds.left(node, &who, now); list != nil {
-			left[node.Node().Name] = list
-		}
-	}
-	return left
+	return who
 }
 
 // unknownGang is why a member waits whose gang has ended in between.
@@ -147,8 +166,15 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 	if now.Before(g.next) {
 		return "", r.pausing(g, version)
 	}
-	if f := g.refused; f != nil && (f.version == version && f.freed == r.holds.freed || now.Sub(f.at) < r.limits.Repeat && !r.first(g, pod)) {
-		return "", g.reason(f.text)
+	if f := g.refused; f != nil {
+		same := f.version == version && f.freed == r.holds.freed
+		if same {
+			return "", g.reason(f.text)
+		}
+		if again := f.at.Add(r.limits.Repeat); now.Before(again) && !r.first(g, pod) {
+			g.wakeAt(again) // No event may bring the first one back.
+			return "", g.reason(f.text)
+		}
 	}
 	return "", ""
 }
@@ -176,7 +202,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 	}
 	if text != "" {
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
-		g.afterHold, g.freed = len(q.held) > 0, q.freed
+		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)
 		}
@@ -235,7 +261,7 @@ func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 }
 
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
-func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo, left map[string]v1.ResourceList) (map[types.UID]gangplanner.Place, string, error) {
+func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
 	view := *q.view
 	var absent []*v1.Pod
 	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
@@ -246,7 +272,7 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo, left map[string]v1.Reso
 		allowed[text] = m.allowed
 	}
 	q.asked = &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Left: left, Plans: 1,
+		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Left: q.left, Plans: 1,
 	}
 	answer, err := p.planner.Plan(q.asked)
 	switch {

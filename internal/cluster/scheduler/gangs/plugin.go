@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,11 +127,12 @@ func (f *Factory) start(ctx context.Context, args settings, handle fwk.Handle) e
 			}
 		},
 		DeleteFunc: func(object any) {
-			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			unknown, stale := object.(cache.DeletedFinalStateUnknown)
+			if stale {
 				object = unknown.Obj
 			}
 			if pod, ok := object.(*v1.Pod); ok {
-				undo(handle, r.remove(pod))
+				undo(handle, r.gone(pod, stale))
 			}
 		},
 	})
@@ -158,18 +158,17 @@ func (f *Factory) Levels() gangview.Levels {
 	return f.gangs.levels
 }
 
-// Held is what is held for members of gangs. It is for the scheduling cycle.
-func (f *Factory) Held() []model.Held {
+// Held is what is held for members of gangs against pods that are placed together, and what these can use of nodes where places are
+// reserved. It is for the scheduling cycle.
+func (f *Factory) Held(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]model.Held, map[string]v1.ResourceList) {
 	f.mu.Lock()
 	r := f.gangs
 	f.mu.Unlock()
 	if r == nil || r.holds.count.Load() == 0 {
-		return nil
+		return nil, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.holds.expire(r.clock.Now())
-	return wanted(r.holds.others(&seeker{priority: math.MinInt32}), f.deps.Model)
+	held, left := r.against(pods, nodes)
+	return wanted(held, f.deps.Model), left
 }
 
 // Name returns the name of the plugin.

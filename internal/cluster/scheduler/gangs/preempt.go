@@ -187,8 +187,10 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 	leader := r.build(g).Members[0]
 	evicted := false
 	for _, pod := range pods {
-		longest = max(longest, grace(pod))
-		if pod.DeletionTimestamp == nil {
+		if pod.DeletionTimestamp != nil {
+			longest = max(longest, pod.DeletionTimestamp.Sub(now))
+		} else {
+			longest = max(longest, grace(pod))
 			r.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}
 			evicted = true
 		}
@@ -198,10 +200,7 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 		g.preempt = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
 		g.preemptions++
 	}
-	select {
-	case r.work <- struct{}{}:
-	default:
-	}
+	r.wakeKeeper()
 }
 
 // toEvict returns the pods that are to be ended now, by name.
@@ -243,7 +242,7 @@ func (k *keeper) evict(ctx context.Context) {
 // DisruptionTarget says why they end.
 func (k *keeper) end(ctx context.Context, e *eviction) error {
 	said := fmt.Sprintf("Preempted by gang %s", e.key)
-	if waiting := k.handle.GetWaitingPod(e.pod.UID); waiting != nil && waiting.Preempt(Name, "preempted") {
+	if waiting := k.handle.GetWaitingPod(e.pod.UID); waiting != nil && waiting.Preempt(Name, k.gangs.preemptedText()) {
 		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
 		return nil
 	}

@@ -50,10 +50,10 @@ func (res *reservation) admits(end time.Time) bool {
 }
 
 // endOf returns when a pod that runs ends at the latest, zero if that is not known: when its activeDeadlineSeconds are over, and containers
-// have had the time to end. The result is false for a pod that does not end by itself.
+// have had the time to end. The result is false for a pod that does not end by itself, and for one that should have ended long ago.
 func endOf(pod *v1.Pod, now time.Time) (end time.Time, ends bool) {
 	if pod.DeletionTimestamp != nil {
-		return pod.DeletionTimestamp.Time, true
+		return pod.DeletionTimestamp.Time, now.Sub(pod.DeletionTimestamp.Time) <= longOver
 	}
 	if pod.Spec.ActiveDeadlineSeconds == nil {
 		return time.Time{}, pod.Spec.RestartPolicy == v1.RestartPolicyNever || pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure

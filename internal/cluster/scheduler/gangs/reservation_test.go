@@ -35,6 +35,11 @@ func deadline(seconds int64) func(*v1.Pod) {
 	}
 }
 
+// deletedAt has a pod be deleted, with an end so long after the start of the test.
+func deletedAt(after time.Duration) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start.Add(after)} }
+}
+
 func always(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyAlways }
 
 // TestEndOf checks when pods end at the latest.
@@ -43,14 +48,16 @@ func TestEndOf(t *testing.T) {
 		pod  *v1.Pod
 		want string
 	}{
-		"a deadline":                      {running("a", 1, deadline(60)), "1m0s true"},
-		"a deadline, and a time to end":   {running("a", 1, deadline(60), func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), "1m30s true"},
-		"not started":                     {running("a", 1, deadline(60), func(p *v1.Pod) { p.Status.StartTime = nil }), "1m10s true"},
-		"a service, a deadline":           {running("a", 1, deadline(60), always), "1m0s true"},
-		"no deadline":                     {running("a", 1), "unknown true"},
-		"a service":                       {running("a", 1, always), "unknown false"},
-		"a service that is being deleted": {running("a", 1, always, func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start.Add(time.Second)} }), "1s true"},
-		"a time to end of years":          {running("a", 1, deadline(60), func(p *v1.Pod) { *p.Spec.TerminationGracePeriodSeconds = 1 << 40 }), "24h1m0s true"},
+		"a deadline":                         {running("a", 1, deadline(60)), "1m0s true"},
+		"a deadline, and a time to end":      {running("a", 1, deadline(60), func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), "1m30s true"},
+		"not started":                        {running("a", 1, deadline(60), func(p *v1.Pod) { p.Status.StartTime = nil }), "1m10s true"},
+		"a service, a deadline":              {running("a", 1, deadline(60), always), "1m0s true"},
+		"no deadline":                        {running("a", 1), "unknown true"},
+		"a service":                          {running("a", 1, always), "unknown false"},
+		"a service that is being deleted":    {running("a", 1, always, func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start.Add(time.Second)} }), "1s true"},
+		"it should have ended 5 minutes ago": {running("a", 1, deletedAt(10*time.Second-5*time.Minute)), "-4m50s true"},
+		"it should have ended even earlier":  {running("a", 1, deletedAt(9*time.Second-5*time.Minute)), "-4m51s false"},
+		"a time to end of years":             {running("a", 1, deadline(60), func(p *v1.Pod) { *p.Spec.TerminationGracePeriodSeconds = 1 << 40 }), "24h1m0s true"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -154,19 +161,30 @@ func TestLower(t *testing.T) {
 	older := func(p *v1.Pod) { p.Status.StartTime = &metav1.Time{Time: start.Add(-time.Hour)} }
 	name := "set"
 	inTree := func(p *v1.Pod) { p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: &name} }
-	gone := func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} }
+	gone := deletedAt(0)
+	coscheduled := func(p *v1.Pod) *v1.Pod {
+		p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": p.Labels[gangview.PodGroup]}
+		return p
+	}
 	tests := map[string]struct {
 		pods []*v1.Pod
 		want string // the most important first, those that end together joined, with their surplus
 	}{
-		"none":                       {},
-		"of the same priority":       {[]*v1.Pod{running("a", 1, with(10)), running("b", 1, with(11))}, ""},
-		"by priority, then by start": {[]*v1.Pod{running("a", 1, with(3)), running("b", 1, with(4)), running("c", 1, with(3), older)}, "b, c, a"},
-		"a gang":                     {[]*v1.Pod{of("other", 0, 2, 1), of("other", 1, 2, 1)}, "other-0+other-1"},
-		"surplus":                    {[]*v1.Pod{of("other", 3, 2, 1), of("other", 1, 2, 1), of("other", 0, 2, 1), of("other", 2, 2, 1)}, "other-0+other-1 (1 2), other-2, other-3"},
-		"a gang in part":             {[]*v1.Pod{of("other", 0, 3, 1)}, "other-0"},
-		"its own members":            {[]*v1.Pod{of("train", 0, 2, 1)}, ""},
-		"a group of Kubernetes":      {[]*v1.Pod{running("a", 1, inTree), running("b", 1, inTree)}, "a+b"},
+		"none":                            {},
+		"of the same priority":            {[]*v1.Pod{running("a", 1, with(10)), running("b", 1, with(11))}, ""},
+		"by priority, then by start":      {[]*v1.Pod{running("a", 1, with(3)), running("b", 1, with(4)), running("c", 1, with(3), older)}, "b, c, a"},
+		"a gang":                          {[]*v1.Pod{of("other", 0, 2, 1), of("other", 1, 2, 1)}, "other-0+other-1"},
+		"surplus":                         {[]*v1.Pod{of("other", 3, 2, 1), of("other", 1, 2, 1), of("other", 0, 2, 1), of("other", 2, 2, 1)}, "other-0+other-1 (1 2), other-2, other-3"},
+		"a gang in part":                  {[]*v1.Pod{of("other", 0, 3, 1)}, "other-0"},
+		"its own members":                 {[]*v1.Pod{of("train", 0, 2, 1)}, ""},
+		"a group of Kubernetes":           {[]*v1.Pod{running("a", 1, inTree), running("b", 1, inTree)}, "a+b"},
+		"gangs of two APIs with one name": {[]*v1.Pod{of("other", 0, 1, 1), coscheduled(of("other", 1, 1, 1))}, "other-0, other-1"},
+		"pods that are being deleted, by their end": {[]*v1.Pod{
+			running("a", 1, deletedAt(time.Minute)), running("b", 1, deletedAt(-5*time.Minute)), running("c", 1, deletedAt(time.Second)),
+		}, "a, c, b"},
+		"one that ends in more than a minute, one that should have ended long ago": {[]*v1.Pod{
+			running("a", 1, deletedAt(time.Minute+1)), running("b", 1, deletedAt(-5*time.Minute-1)), running("c", 1),
+		}, "c"},
 		"a pod that is being deleted, of any priority": {[]*v1.Pod{running("a", 1, with(50), gone), running("b", 1)}, "b, a"},
 	}
 	for name, test := range tests {
@@ -212,11 +230,72 @@ func TestEndable(t *testing.T) {
 		{3, []*v1.Pod{running("a", 1, with(10)), running("b", 1, with(9))}, true},
 		{4, []*v1.Pod{gone}, true},
 		{5, []*v1.Pod{running("a", 1, with(10))}, false},
+		{6, []*v1.Pod{running("a", 1, deletedAt(-time.Hour))}, false},
+		{7, []*v1.Pod{running("a", 1, deletedAt(time.Hour))}, false},
 	}
 	for i, step := range steps {
+		w.clock.SetTime(start.Add(time.Duration(step.version) * time.Second))
 		if got := w.endable([]fwk.NodeInfo{nodeInfo{pods: step.pods}}, step.version, 10); got != step.want {
 			t.Errorf("step %d: %v, want %v", i, got, step.want)
 		}
+	}
+}
+
+// TestEndableLater: a pod that is being deleted counts when its end is near, in the same version of the nodes.
+func TestEndableLater(t *testing.T) {
+	w := newWorld()
+	nodes := []fwk.NodeInfo{nodeInfo{pods: []*v1.Pod{running("a", 1, deletedAt(time.Hour)), running("b", 1, deletedAt(2*time.Hour))}}}
+	for _, step := range []struct {
+		after time.Duration
+		want  bool
+	}{{0, false}, {59*time.Minute - 1, false}, {59 * time.Minute, true}} {
+		w.clock.SetTime(start.Add(step.after))
+		if got := w.endable(nodes, 1, 10); got != step.want {
+			t.Errorf("after %v: %v, want %v", step.after, got, step.want)
+		}
+	}
+}
+
+// TestAgainst checks what is held and reserved against pods that are placed together.
+func TestAgainst(t *testing.T) {
+	with := func(priority int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &priority } }
+	soon := func(p *v1.Pod) { p.Status.StartTime = nil; deadline(50)(p) }
+	late := func(p *v1.Pod) { p.Status.StartTime = nil; deadline(100)(p) }
+	tests := map[string]struct {
+		pods []*v1.Pod
+		want string // where something is held, and what is left of GPUs where something is reserved
+	}{
+		"of a lower priority":           {[]*v1.Pod{running("a", 1), running("b", 1)}, "[n0 n1] map[n0:2]"},
+		"of a higher one":               {[]*v1.Pod{running("a", 1, with(9)), running("b", 1, with(9))}, "[n1] map[]"},
+		"one is of a lower one":         {[]*v1.Pod{running("a", 1, with(9)), running("b", 1)}, "[n0 n1] map[n0:2]"},
+		"they end before the start":     {[]*v1.Pod{running("a", 1, soon), running("b", 1, soon)}, "[n0 n1] map[]"},
+		"one ends after the start":      {[]*v1.Pod{running("a", 1, late), running("b", 1, soon)}, "[n0 n1] map[n0:2]"},
+		"it is not known when one ends": {[]*v1.Pod{running("a", 1, soon), running("b", 1)}, "[n0 n1] map[n0:2]"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			key := gangview.Key{Namespace: "ml", Name: "train"}
+			w.holds.add(&hold{pod: "lost", gang: key, node: "n0", priority: 1, lost: true})
+			w.holds.add(&hold{pod: "planned", gang: key, node: "n1", priority: 1})
+			w.holds.add(&hold{
+				pod: "reserved", gang: key, node: "n0", priority: 1, reservation: &reservation{start: start.Add(time.Minute)},
+				amounts: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("6")},
+			})
+			held, left := w.against(test.pods, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
+			var nodes []string
+			for _, h := range held {
+				nodes = append(nodes, h.node)
+			}
+			gpus := map[string]string{}
+			for node, list := range left {
+				amount := list["nvidia.com/gpu"]
+				gpus[node] = amount.String()
+			}
+			if got := fmt.Sprint(nodes, " ", gpus); got != test.want {
+				t.Errorf("got %s; want %s", got, test.want)
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package gangs
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -48,6 +49,11 @@ type registry struct {
 	// evictions are the pods that the keeper ends, and work wakes it.
 	evictions map[types.UID]*eviction
 	work      chan struct{}
+	// inquiries are members that are gone, of which the keeper reads whether they have succeeded.
+	inquiries map[types.UID]*v1.Pod
+
+	// elected is true once this process has run a scheduling cycle, see elect.
+	elected atomic.Bool
 }
 
 // mostBlocked bounds the pods that come back when a hold ends. The others come back by the events of the scheduler.
@@ -75,7 +81,8 @@ type gang struct {
 	// minimum is what a member says of the least number, and mixed is true where they differ.
 	minimum string
 	mixed   bool
-	// since is when the least number of members existed first: the place of the gang in the queue.
+	// since is when the least number of members existed first: the place of the gang in the queue. After a restart it is the same, unless
+	// members were replaced.
 	since time.Time
 	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
 	// gang from the beginning, so that whole is not a guess.
@@ -131,7 +138,7 @@ type mask struct {
 
 func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
 	return &registry{
-		evictions: map[types.UID]*eviction{}, work: make(chan struct{}, 1),
+		evictions: map[types.UID]*eviction{}, work: make(chan struct{}, 1), inquiries: map[types.UID]*v1.Pod{},
 		clock: c, levels: levels, limits: limits.withDefaults(), requests: requests, started: c.Now(),
 		gangs: map[gangview.Key]*gang{}, ofPod: map[types.UID]gangview.Key{}, groups: map[gangview.Key]*gangview.Group{},
 		holds: newHolds(), schedulers: map[string]bool{}, blocked: map[types.UID]*v1.Pod{},
@@ -167,7 +174,7 @@ func (r *registry) build(g *gang) *gangview.Gang {
 		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
 		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
 		if g.since.IsZero() && g.ready {
-			g.since = r.clock.Now()
+			g.since = complete(&made, r.clock.Now())
 		}
 	}
 	return g.view
@@ -192,6 +199,7 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 		}
 		return out
 	}
+	delete(r.inquiries, pod.UID)
 	g := r.gangs[key]
 	if g == nil {
 		g = &gang{
@@ -448,8 +456,8 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 		r.build(g)
 	}
 	have := 0
-	for _, member := range g.pods {
-		if member.Spec.NodeName != "" && member.DeletionTimestamp == nil && member.Status.Phase != v1.PodSucceeded && member.Status.Phase != v1.PodFailed {
+	for uid, member := range g.pods {
+		if uid != pod.UID && member.Spec.NodeName != "" && member.DeletionTimestamp == nil && member.Status.Phase != v1.PodSucceeded && member.Status.Phase != v1.PodFailed {
 			have++
 		}
 	}

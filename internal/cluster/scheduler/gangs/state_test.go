@@ -31,7 +31,15 @@ type world struct {
 	over map[types.UID]bool
 }
 
+// newWorld returns the registry of a leader.
 func newWorld() *world {
+	w := newStandby()
+	w.elect()
+	return w
+}
+
+// newStandby returns the registry of a scheduler that has run no scheduling cycle.
+func newStandby() *world {
 	c := clocktesting.NewFakeClock(start)
 	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c, map[types.UID]bool{}}
 	w.serve("berth-scheduler")

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
@@ -135,6 +136,42 @@ func TestWoken(t *testing.T) {
 			tried, _ := w.look()
 			return tried
 		}, "0"},
+		"a gang that was refused because of a reservation, when it ends": {func(_ *testing.T, w *world) string {
+			w.set(one("first", 0))
+			w.mu.Lock()
+			first := w.of(one("first", 0))
+			w.grant(first, &reservation{}, &way1(one("first", 0), false, []*v1.Pod{running("x", 8)}).Plan)
+			q := w.ask(w.train(), 0, 1, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
+			w.answer(w.train(), pod(0, 3, ""), &q, nil, "too small")
+			w.revoke(first)
+			w.mu.Unlock()
+			tried, _ := w.look()
+			return tried
+		}, "0"},
+		"members that repeat a refusal of an earlier state: the first one later": {func(t *testing.T, w *world) string {
+			w.mu.Lock()
+			w.train().refused = &refused{version: 1, at: start, text: "too small"}
+			if _, text := w.known(w.train(), pod(1, 3, ""), 2); text != "too small" {
+				t.Errorf("the second one is told %q", text)
+			}
+			w.mu.Unlock()
+			w.clock.Step(w.limits.Repeat - time.Second)
+			if tried, _ := w.look(); tried != "" {
+				t.Errorf("%s is tried before", tried)
+			}
+			w.clock.Step(time.Second)
+			tried, _ := w.look()
+			return tried
+		}, "0"},
+		"members that repeat a refusal of this state: none": {func(_ *testing.T, w *world) string {
+			w.mu.Lock()
+			w.train().refused = &refused{version: 1, at: start, text: "too small"}
+			w.known(w.train(), pod(1, 3, ""), 1)
+			w.mu.Unlock()
+			w.clock.Step(w.limits.Repeat)
+			tried, _ := w.look()
+			return tried
+		}, ""},
 		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
 			g := w.train()
 			g.refused = &refused{text: "no capacity"}

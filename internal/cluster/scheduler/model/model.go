@@ -205,6 +205,7 @@ func (m *Model) rebuild(nodes []fwk.NodeInfo) {
 		views[v.Node.Name] = v
 		list = append(list, v.Node)
 	}
+	m.forgetGone(views)
 	f, err := fleet.New(list, seed)
 	if err != nil {
 		// No view is refused; an empty fleet leaves every decision to the other plugins.
@@ -221,6 +222,18 @@ func (m *Model) rebuild(nodes []fwk.NodeInfo) {
 	clear(m.planners)
 	clear(m.topologies)
 	clear(m.changed)
+}
+
+// forgetGone ends the predictions for pods of nodes that do not exist any more.
+func (m *Model) forgetGone(views map[string]fleetview.View) {
+	for node, pods := range m.onNode {
+		if _, exists := views[node]; exists {
+			continue
+		}
+		for uid := range pods {
+			m.forget(uid)
+		}
+	}
 }
 
 // view returns the view of a node of the snapshot, counts its pods for the mix, and settles the predictions.

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"pgregory.net/rapid"
@@ -102,7 +103,7 @@ func waitingPod(name string, priority int32) *v1.Pod {
 }
 
 // TestWaiting: when a GPUNode has more free devices, as many of the pods that request them are tried again, by priority and then by how
-// long they wait; a GPUNode with less, and one of another resource, wake none.
+// long they wait, without those that request more than is free there; a GPUNode with less, and one of another resource, wake none.
 func TestWaiting(t *testing.T) {
 	gpuNode := func(resource string, held ...bool) *fleetview.Hardware {
 		node := &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
@@ -144,6 +145,20 @@ func TestWaiting(t *testing.T) {
 	step("the GPUNode is gone", nil)
 	step("it is back, and its pod was bound", gpuNode("gpu", false, false))
 	step("another resource", gpuNode("mig", false, false), "ml/other")
+	step("none is free any more", gpuNode("gpu", true, true, true, true))
+	for gpus, p := range map[int32]*v1.Pod{4: waitingPod("four", 10), 2: waitingPod("two", 5), 1: waitingPod("one", 0)} {
+		w.add(p, []fleet.Shape{{Resource: "gpu", GPUs: gpus}}, w.seen())
+	}
+	step("one is free, for the pods that request one", gpuNode("gpu", false, true, true, true), "ml/one")
+	step("a second one is free, for one that requests two", gpuNode("gpu", false, false, true, true), "ml/two")
+	step("all are free", gpuNode("gpu", false, false, false, false), "ml/four")
+	step("none is free again", gpuNode("gpu", true, true))
+	for _, p := range []*v1.Pod{waitingPod("deleted", 10), waitingPod("lost", 9), waitingPod("left", 0)} {
+		w.add(p, gpu, w.seen())
+	}
+	w.handler().OnDelete(waitingPod("deleted", 10))
+	w.handler().OnDelete(cache.DeletedFinalStateUnknown{Obj: waitingPod("lost", 9)})
+	step("one is free, for the pod that was not deleted", gpuNode("gpu", false, true), "ml/left")
 
 	// A cycle begins, a GPUNode changes, and then the pod is refused.
 	missed := func(what string, h *fleetview.Hardware, want ...string) {

@@ -148,6 +148,9 @@ func (f *Factory) start(ctx context.Context, handle fwk.Handle) error {
 	check := counts.checker(logger)
 	f.check.Store(&check)
 	made := newWaiting(handle, f.model)
+	if _, err := handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(made.handler()); err != nil {
+		return fmt.Errorf("make the plugin %s: follow pods: %w", Name, err)
+	}
 	if config := handle.KubeConfig(); config != nil {
 		client, err := dynamic.NewForConfig(config)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -50,7 +51,7 @@ func (p *Plugin) afterPod(_ klog.Logger, _ *v1.Pod, old, _ any) (fwk.QueueingHin
 }
 
 // waiting has the pods that do not fit, and gets what GPUNodes say: when a node has more free devices than before, as many of the pods
-// that request them are tried again.
+// that request them, and no more than are free there, are tried again.
 type waiting struct {
 	handle fwk.Handle
 	model  *model.Model
@@ -66,9 +67,10 @@ type waiting struct {
 
 // waiter is a pod with its place in the order.
 type waiter struct {
-	pod       *v1.Pod
-	resources []string
-	number    uint64
+	pod *v1.Pod
+	// devices are how many it requests, by resource.
+	devices map[string]int64
+	number  uint64
 }
 
 func newWaiting(handle fwk.Handle, m *model.Model) *waiting {
@@ -102,14 +104,14 @@ func (w *waiting) note(pod *v1.Pod, requests []fleet.Shape, seen uint64) (missed
 	if !known && len(w.pods) >= maxWaiting {
 		w.dropOldest()
 	}
-	made := waiter{pod: pod, number: old.number}
+	made := waiter{pod: pod, number: old.number, devices: map[string]int64{}}
 	if !known {
 		w.number++
 		made.number = w.number
 	}
 	for _, s := range requests {
-		if s.Resource != "" && !slices.Contains(made.resources, s.Resource) {
-			made.resources = append(made.resources, s.Resource)
+		if s.Resource != "" {
+			made.devices[s.Resource] += int64(s.GPUs)
 		}
 	}
 	w.pods[pod.UID] = made
@@ -126,6 +128,18 @@ func (w *waiting) dropOldest() {
 		}
 	}
 	delete(w.pods, oldest)
+}
+
+// handler forgets pods that are deleted.
+func (w *waiting) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
+		if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = unknown.Obj
+		}
+		if pod, ok := object.(*v1.Pod); ok {
+			w.remove(pod.UID)
+		}
+	}}
 }
 
 func (w *waiting) remove(pod types.UID) {
@@ -159,7 +173,7 @@ func (w *waiting) wake(node string, free map[string]int64) {
 		if more := count - before[name]; more > 0 {
 			w.rises++
 			w.risen[name] = w.rises
-			w.pick(name, int(more), pods)
+			w.pick(name, count, int(more), pods)
 		}
 	}
 	w.mu.Unlock()
@@ -168,12 +182,12 @@ func (w *waiting) wake(node string, free map[string]int64) {
 	}
 }
 
-// pick takes the pods that request a resource, by priority and then the one that waits longest, and forgets them: they come back when they
-// still do not fit.
-func (w *waiting) pick(resource string, most int, pods map[string]*v1.Pod) {
+// pick takes the pods that request a resource of which so much is free on a node, by priority and then the one that waits longest, and
+// forgets them: they come back when they still do not fit. Those that request more than is free there stay.
+func (w *waiting) pick(resource string, free int64, most int, pods map[string]*v1.Pod) {
 	var list []waiter
 	for _, waits := range w.pods {
-		if slices.Contains(waits.resources, resource) {
+		if devices, requests := waits.devices[resource]; requests && devices <= free {
 			list = append(list, waits)
 		}
 	}

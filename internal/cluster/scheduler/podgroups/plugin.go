@@ -24,8 +24,8 @@ type Deps struct {
 	Policy func(profile string) string
 	// Levels returns the levels of topology that annotations can name.
 	Levels func() gangview.Levels
-	// Held returns what is held for gangs of other APIs.
-	Held func() []model.Held
+	// Held returns what is held against pods for gangs of other APIs, and what they can use of nodes where places are reserved.
+	Held func(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]model.Held, map[string]v1.ResourceList)
 	// Ready returns when the GPUs of the nodes are known, or have been waited for long enough.
 	Ready func(context.Context)
 	// Waits notes that a pod waits for devices: it is tried again when a node has more of them.

@@ -48,9 +48,10 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 	if int(view.Min) > len(members) {
 		return verdict{}, nil // GangScheduling says so.
 	}
+	held, left := p.Held(g.waiting, nodes)
 	answer, err := p.planner.Plan(&gangplanner.Question{
 		Policy: p.Policy(p.handle.ProfileName()), Levels: p.Levels(), View: &view, Bound: bound,
-		Nodes: nodes, Within: within, Held: p.Held(), Plans: plans,
+		Nodes: nodes, Within: within, Held: held, Left: left, Plans: plans,
 	})
 	v := verdict{topology: view.Topology, plans: answer.Plans}
 	switch {
