@@ -12,7 +12,7 @@ import (
 
 // elect notes that this process runs scheduling cycles. Only the leader does (1.37.1, cmd/kube-scheduler/app/server.go:326). A standby
 // makes the plugins (463) and follows pods (310), too, and its queue calls PreEnqueue
-// (pkg/scheduler/backend/queue/scheduling_queue.go:731). Before the first cycle nothing is deleted and no event is made. A gang that is
+// (pkg/scheduler/backend/queue/scheduling_queue.go:731). Before the first cycle nothing is deleted. A gang that is
 // bound in part then has its full time: the process that was binding it may have ended just before.
 func (r *registry) elect() {
 	if r.elected.Load() {

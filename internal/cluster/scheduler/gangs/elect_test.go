@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
-// TestStandby: a scheduler that has run no scheduling cycle deletes nothing and says nothing. After its first one, gangs have their full
-// time.
+// TestStandby: a scheduler that has run no scheduling cycle deletes nothing, but says what is wrong: it can be a leader without a pod to
+// schedule. After its first cycle, gangs have their full time.
 func TestStandby(t *testing.T) {
 	w := newStandby()
 	w.set(pod(0, 3, "n0"))
@@ -30,11 +30,11 @@ func TestStandby(t *testing.T) {
 			t.Errorf("%s: %s; want %s", what, got, want)
 		}
 	}
-	saw("at first", "deleted [], 0 events")
+	saw("at first", "deleted [], 1 events")
 	w.clock.Step(time.Hour)
 	saw("an hour later", "deleted [], 0 events")
 	w.elect()
-	saw("after the first cycle", "deleted [], 1 events")
+	saw("after the first cycle", "deleted [], 0 events")
 	w.clock.Step(w.limits.Release - time.Second)
 	w.elect()
 	saw("before the limit", "deleted [], 0 events")

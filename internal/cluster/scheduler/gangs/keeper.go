@@ -80,11 +80,9 @@ const (
 )
 
 // unsaid returns what events have to say: what is wrong with a gang, once, and what a gang waits for that waits for long, once. Pods have
-// no condition that says so before they come to the queue. The pod is the first member, if it is one of this scheduler.
+// no condition that says so before they come to the queue. The pod is the first member, if it is one of this scheduler. Each replica says
+// it: a leader whose only pods are of gangs without their members runs no scheduling cycle.
 func (r *registry) unsaid() (list []partly) {
-	if !r.elected.Load() {
-		return nil
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
