@@ -117,7 +117,7 @@ func TestRoutes(t *testing.T) {
 		"a filter without nodes":           {target: "/?node=x%22%3E%3Cscript%3E", status: 200, want: []string{"No node matches"}, never: []string{"<script>"}},
 		"groups":                           {in: cluster(60), target: "/?namespace=team-1", status: 200, want: []string{`href="?model=NVIDIA&#43;H100&#43;80GB&#43;HBM3&amp;namespace=team-1"`, `href="?all=&amp;namespace=team-1"`}},
 		"a model of many nodes":            {in: cluster(60), target: "/?model=NVIDIA+H100+80GB+HBM3", status: 200, want: []string{">node-59<"}, never: []string{"60 nodes"}},
-		"nothing was measured":             {in: cluster(60), target: "/", status: 200, want: []string{"<td>not measured</td>"}},
+		"nothing was measured":             {in: cluster(60), target: "/", status: 200, want: []string{`<td><abbr title="not measured">–</abbr></td>`}},
 		"no nodes":                         {in: &board.Input{Time: start}, target: "/", status: 200, want: []string{"No node has reported GPUs"}},
 		"texts of tenants":                 {in: hostile, target: "/", status: 200, want: []string{"&lt;script&gt;alert(1)"}, never: []string{"<script>", "<img", ` onmouseover="`, `"onmouseover=`}},
 		"the object":                       {target: "/api/v1/board", status: 200, want: []string{`"kind": "Board"`, `"apiVersion": "berth.dev/`}},
