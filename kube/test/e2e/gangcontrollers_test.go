@@ -70,6 +70,7 @@ func TestGangControllers(t *testing.T) {
 	t.Run("LeaderWorkerSetGroups", l.testLeaderWorkerSetGroups)
 	t.Run("LeaderWorkerSetReplicas", l.testLeaderWorkerSetReplicas)
 	t.Run("Gated", l.testGangGated)
+	t.Run("MemberSucceeds", l.testMemberSucceeds)
 	t.Run("ResourceQuota", func(t *testing.T) { l.testAboveQuota(t, quota) })
 	t.Run("Rights", func(t *testing.T) { s.testRights(t) })
 }
