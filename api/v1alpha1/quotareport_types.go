@@ -26,6 +26,8 @@ type QuotaUse struct {
 	Hard string `json:"hard"`
 	// WriteInstead is the name that is counted, for one that is not: the ResourceQuota limits nothing by it.
 	WriteInstead string `json:"writeInstead,omitempty"`
+	// Scoped is set for a ResourceQuota with scopes, which counts only the pods that match them. Its holders are not named.
+	Scoped bool `json:"scoped,omitempty"`
 	// Holders are the pods and ResourceClaims that use it, those that use most first.
 	Holders []QuotaHolder `json:"holders,omitempty"`
 }

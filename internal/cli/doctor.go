@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -42,7 +43,7 @@ agent's pod show. The metrics are read through the API server, which requires th
 pods/proxy in the agent's namespace. ResourceQuotas are looked at if the user may list them.
 
 Each problem has a code, which docs/problems.md explains. The exit code is 0 for a node without
-problems, 1 for a node with problems, 2 if something could not be checked.`,
+problems, 1 for a node with problems, 2 if something could not be checked or there is no such node.`,
 		Example: `  berth doctor                              of this node, as root
   berth doctor node-0                       from a laptop
   berth doctor --sim /tmp/node              of a simulated node
@@ -89,7 +90,11 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 			return nil, &hintError{fmt.Errorf("doctor %s: no API server: %s", args[0], noAPI),
 				"fix: give --kubeconfig FILE, or run berth doctor on the node itself, as root"}
 		}
-		return doctor.OfNode(ctx, nodeReader{api, api.Client}, args[0]), nil
+		reader := nodeReader{api, api.Client}
+		if err := reader.known(ctx, args[0]); err != nil {
+			return nil, err
+		}
+		return doctor.OfNode(ctx, reader, args[0]), nil
 	}
 	if !here && !from.onNode() {
 		if api != nil {
@@ -116,6 +121,21 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 		deps.DriverRoot, deps.DevRoot, deps.Proc, deps.Simulated = roots.Driver, roots.Driver, roots.Proc, true
 	}
 	return doctor.Run(ctx, deps), nil
+}
+
+// known returns an error for a name that neither a Node nor a GPUNode has. What cannot be read is one of the findings.
+func (r nodeReader) known(ctx context.Context, name string) error {
+	if _, err := r.Node(ctx, name); !apierrors.IsNotFound(err) {
+		return nil
+	}
+	if _, err := r.GPUNode(ctx, name); !apierrors.IsNotFound(err) {
+		return nil
+	}
+	names, err := r.NodeNames(ctx, "")
+	if err != nil {
+		names = nil // The suggestion is optional.
+	}
+	return noSuchNode("Node "+name, name, names)
 }
 
 // nodeReader reads nodes and GPUNodes from an API server.

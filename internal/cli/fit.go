@@ -11,7 +11,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/fit"
 	"github.com/berth-gpu/berth/internal/cli/term"
-	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -141,11 +140,7 @@ func knownNode(nodes []corev1.Node, name string) error {
 	if name == "" || slices.Contains(names, name) {
 		return nil
 	}
-	err := fmt.Errorf("find Node %s of --node: no such object", name)
-	if near := trace.Nearest(name, names, 3); len(near) > 0 {
-		return &hintError{err, "did you mean: " + strings.Join(near, ", ")}
-	}
-	return err
+	return noSuchNode("Node "+name+" of --node", name, names)
 }
 
 // mostFitNodes is how many nodes with one answer are named in a line.

@@ -30,13 +30,14 @@ func readFit(ctx context.Context, client dynamic.Interface, file *fit.File) (obj
 	if objects.Nodes, err = listOf[corev1.Node](ctx, client, core("nodes")); err != nil {
 		return objects, err
 	}
-	if objects.Slices, err = listOf[resourceapi.ResourceSlice](ctx, client, dra("resourceslices")); err != nil {
+	needed := file.UsesClaims()
+	if objects.Slices, err = listServed[resourceapi.ResourceSlice](ctx, client, dra("resourceslices"), needed); err != nil {
 		return objects, err
 	}
-	if objects.Classes, err = listOf[resourceapi.DeviceClass](ctx, client, dra("deviceclasses")); err != nil {
+	if objects.Classes, err = listServed[resourceapi.DeviceClass](ctx, client, dra("deviceclasses"), needed); err != nil {
 		return objects, err
 	}
-	if objects.Claims, err = listOf[resourceapi.ResourceClaim](ctx, client, dra("resourceclaims")); err != nil {
+	if objects.Claims, err = listServed[resourceapi.ResourceClaim](ctx, client, dra("resourceclaims"), needed); err != nil {
 		return objects, err
 	}
 	// Kubernetes before 1.37 does not serve this version.
@@ -64,6 +65,22 @@ func readFit(ctx context.Context, client dynamic.Interface, file *fit.File) (obj
 		objects.templates = append(objects.templates, template)
 	}
 	return objects, nil
+}
+
+// listServed returns all objects of a resource of resource.k8s.io/v1. An API server that does not know the version answers 404: it has
+// none, which is an error only where they are needed.
+func listServed[T any](ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, needed bool) ([]T, error) {
+	found, err := listOf[T](ctx, client, resource)
+	switch {
+	case !apierrors.IsNotFound(err):
+		return found, err
+	case !needed:
+		return nil, nil
+	}
+	return nil, &hintError{
+		fmt.Errorf("the API server does not serve %s, which Kubernetes 1.34 and later have by default", resource.GroupVersion()),
+		"fix: use a cluster with that API; without it there is an answer only for pods without ResourceClaims",
+	}
 }
 
 // listOf returns all objects of a resource, in all namespaces.

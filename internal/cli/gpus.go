@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -38,8 +37,9 @@ lists simulated hardware, with holders if an agent runs on it.
 For many GPUs, --summary prints one screen, --group-by a row for each node, model, namespace
 or resource, and --free and --unhealthy only the GPUs of that kind. A GPU is held when any
 part of it is; the devices of a resource are what containers can be given: GPUs, MIG devices
-and replicas. Requested is what pods request that have not ended (needs list on pods);
-requests of ResourceClaims are not counted.`,
+and replicas. Requested is what pods request that have not ended (needs list on pods): with
+NODE or -l the pods on these nodes, otherwise also those that have no node yet. Requests of
+ResourceClaims are not counted.`,
 		Example: `  berth gpus
   berth gpus --summary
   berth gpus --group-by namespace
@@ -55,14 +55,12 @@ requests of ResourceClaims are not counted.`,
 			if err := out.check(); err != nil {
 				return err
 			}
-			if err := view.check(); err != nil {
+			namespace := from.connection.Chosen()
+			if err := view.check(&out, namespace); err != nil {
 				return err
 			}
 			if watch && view != (gpuView{}) {
 				return usagef("-w lists each GPU: leave out --summary, --group-by, --free and --unhealthy")
-			}
-			if view.counts() && from.connection.Chosen() != "" {
-				return usagef("-n %s: --summary and --group-by count all namespaces; see --group-by namespace", from.connection.Chosen())
 			}
 			if watch {
 				return followGPUs(cmd.Context(), deps, &from, &out, args)
@@ -72,12 +70,13 @@ requests of ResourceClaims are not counted.`,
 				return err
 			}
 			if view.counts() {
-				return view.print(cmd.Context(), &from, deps.Out, &out, nodes, unread)
+				some := len(args) > 0 || from.selector != ""
+				return view.print(cmd.Context(), &from, deps.Out, &out, nodes, some, unread)
 			}
 			list := gpuList(nodes, unread)
 			list.Items = view.filter(list.Items)
-			heldIn(list, from.connection.Chosen())
-			return out.Print(deps.Out, list, gpuRowsOf(list), func(w io.Writer) error { return view.table(w, list, &out.Flags) })
+			heldIn(list, namespace)
+			return out.Print(deps.Out, list, gpuRowsOf(list), func(w io.Writer) error { return view.table(w, list, &out.Flags, namespace) })
 		},
 	}
 	from.bind(cmd.Flags(), deps)
@@ -191,16 +190,25 @@ func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, erro
 		if slices.Contains(names, name) {
 			continue
 		}
-		err := fmt.Errorf("find GPUNode %s: no such object", name)
-		if near := trace.Nearest(name, names, 3); len(near) > 0 {
-			return nil, &hintError{err, "did you mean: " + strings.Join(near, ", ")}
+		err := noSuchNode("GPUNode "+name, name, names)
+		if len(names) == 0 {
+			err = &hintError{err, "there are no GPUNode objects; berth-agent publishes them"}
 		}
-		if len(names) > 0 {
-			return nil, &hintError{err, "existing: " + strings.Join(names[:min(len(names), 10)], ", ")}
-		}
-		return nil, &hintError{err, "there are no GPUNode objects; berth-agent publishes them"}
+		return nil, err
 	}
 	return out, nil
+}
+
+// noSuchNode is the error about a name that is not among those that there are.
+func noSuchNode(what, name string, names []string) error {
+	err := fmt.Errorf("find %s: no such object", what)
+	if near := trace.Nearest(name, names, 3); len(near) > 0 {
+		return &hintError{err, "did you mean: " + strings.Join(near, ", ")}
+	}
+	if len(names) > 0 {
+		return &hintError{err, "existing: " + strings.Join(names[:min(len(names), 10)], ", ")}
+	}
+	return err
 }
 
 // localNode returns a GPUNode built from the node's own sources.
@@ -277,10 +285,6 @@ func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList 
 }
 
 func gpuTable(w io.Writer, list *v1alpha1.GPUList, view *print.Flags) error {
-	if len(list.Items) == 0 && !view.RowsOnly() {
-		_, err := fmt.Fprintln(w, "no GPUs")
-		return errors.Join(err, notReadTable(w, list.NotRead))
-	}
 	offered := slices.ContainsFunc(list.Items, func(d v1alpha1.GPUListItem) bool { return fleet.Advertised(d.GPUDevice) })
 	table := newGPURows(offered, view.IsWide())
 	for i := range list.Items {

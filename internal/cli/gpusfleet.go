@@ -33,7 +33,8 @@ func (v *gpuView) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&v.groupBy, "group-by", "", "print a row for each "+strings.Join(fleet.Properties(), ", ")+" instead of each GPU")
 }
 
-func (v *gpuView) check() error {
+// check returns an error for flags that do not go together.
+func (v *gpuView) check(out *output, namespace string) error {
 	var given []string
 	for flag, set := range map[string]bool{"--summary": v.summary, "--free": v.free, "--unhealthy": v.unhealthy, "--group-by": v.groupBy != ""} {
 		if set {
@@ -47,7 +48,31 @@ func (v *gpuView) check() error {
 	if v.groupBy != "" && !slices.Contains(fleet.Properties(), v.groupBy) {
 		return usagef("--group-by %s: want %s", v.groupBy, strings.Join(fleet.Properties(), ", "))
 	}
+	switch {
+	case namespace != "" && v.counts():
+		return usagef("-n %s: --summary and --group-by count all namespaces; see --group-by namespace", namespace)
+	case namespace != "" && v.free:
+		return usagef("-n %s: --free lists what can be allocated, which is of no namespace; leave out the one or the other", namespace)
+	case v.summary:
+		return checkSummary(out)
+	}
 	return nil
+}
+
+// checkSummary returns an error for flags about rows: a summary has none.
+func checkSummary(out *output) error {
+	flag := ""
+	switch format := out.Format(); {
+	case format == print.Name || format == print.CustomColumns:
+		flag = "-o " + format
+	case out.Sorted():
+		flag = "--sort-by"
+	case out.RowsOnly():
+		flag = "--no-headers"
+	default:
+		return nil
+	}
+	return usagef("%s: --summary is not a list of rows; leave out the one or the other, or see --group-by", flag)
 }
 
 // counts reports whether the view is counts, not a list of GPUs.
@@ -69,21 +94,35 @@ func (v *gpuView) filter(items []v1alpha1.GPUListItem) []v1alpha1.GPUListItem {
 	return items
 }
 
-// table prints the GPUs that the view lists.
-func (v *gpuView) table(w io.Writer, list *v1alpha1.GPUList, view *print.Flags) error {
-	none := map[bool]string{v.free: "no GPU is free", v.unhealthy: "all GPUs are healthy"}[true]
-	if len(list.Items) == 0 && none != "" && !view.RowsOnly() {
-		_, err := fmt.Fprintln(w, none)
+// table prints the GPUs that the view lists, of a namespace unless that is empty.
+func (v *gpuView) table(w io.Writer, list *v1alpha1.GPUList, view *print.Flags, namespace string) error {
+	if len(list.Items) == 0 && !view.RowsOnly() {
+		_, err := fmt.Fprintln(w, v.none(namespace))
 		return errors.Join(err, notReadTable(w, list.NotRead))
 	}
 	return gpuTable(w, list, view)
 }
 
-// print prints the counts.
-func (v *gpuView) print(ctx context.Context, from *sources, w io.Writer, out *output, nodes []v1alpha1.GPUNode, unread []trace.Unread) error {
+// none says that there is nothing to list.
+func (v *gpuView) none(namespace string) string {
+	switch {
+	case v.free:
+		return "no GPU is free"
+	case v.unhealthy && namespace != "":
+		return "no GPU of namespace " + namespace + " is unhealthy"
+	case v.unhealthy:
+		return "all GPUs are healthy"
+	case namespace != "":
+		return "no GPU is held by namespace " + namespace
+	}
+	return "no GPUs"
+}
+
+// print prints the counts of nodes. some is set for nodes that the user chose, and unread are the sources that were not read.
+func (v *gpuView) print(ctx context.Context, from *sources, w io.Writer, out *output, nodes []v1alpha1.GPUNode, some bool, unread []trace.Unread) error {
 	in := &fleet.Input{Nodes: nodes}
 	if v.wantsPods() {
-		requests, err := requestedBy(ctx, from, nodes)
+		requests, err := requestedBy(ctx, from, nodes, some)
 		if err != nil {
 			unread = append(unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec, Path: "pods"}, Why: err.Error()})
 		}
@@ -105,24 +144,28 @@ func (v *gpuView) print(ctx context.Context, from *sources, w io.Writer, out *ou
 		total += len(nodes[i].Status.Devices)
 	}
 	return out.Print(w, list, print.Of(list.Items, func(g *v1alpha1.GPUGroup) string { return v.groupBy + "/" + g.Name }), func(w io.Writer) error {
-		if err := fleet.WriteGroups(w, list, total, screen); err != nil {
+		if err := fleet.WriteGroups(w, list, total, out.RowsOnly(), screen); err != nil || out.RowsOnly() {
 			return err
 		}
 		return notReadTable(w, notRead)
 	})
 }
 
-// requestedBy returns what the pods of the cluster request of the resources that the nodes advertise. Without an API server, or where this
-// machine's own sources were read, there are no pods to count.
-func requestedBy(ctx context.Context, from *sources, nodes []v1alpha1.GPUNode) ([]fleet.Request, error) {
+// requestedBy returns what pods request of the resources that the nodes advertise: all pods of the cluster or, of some nodes, those on
+// them. Without an API server, or where this machine's own sources were read, there are no pods to count.
+func requestedBy(ctx context.Context, from *sources, nodes []v1alpha1.GPUNode, some bool) ([]fleet.Request, error) {
 	api, _ := from.api()
 	if api == nil || slices.ContainsFunc(localFlags(), from.flags.Changed) {
 		return nil, nil
 	}
 	offered := offeredBy(nodes)
+	names := map[string]bool{}
+	for i := range nodes {
+		names[nodes[i].Name] = true
+	}
 	counts := map[[2]string]int64{}
 	err := api.EachPod(ctx, func(pod *corev1.Pod) {
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || some && !names[pod.Spec.NodeName] {
 			return
 		}
 		for name, count := range resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{}) {

@@ -247,11 +247,14 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 func migSubjectOfNode(ctx context.Context, api *evidence.API, name string) (*migSubject, error) {
 	object, err := api.Client.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		nodes, listError := api.GPUNodes(ctx, &trace.Evidence{})
-		if listError == nil {
-			_, err = chosen(nodes, []string{name})
+		if nodes, listError := api.GPUNodes(ctx, &trace.Evidence{}); listError == nil {
+			found, err := chosen(nodes, []string{name})
+			if err != nil {
+				return nil, err
+			}
+			// It was made after the first read.
+			return &migSubject{node: name, gpus: gpusOf(&found[0]), object: &found[0], api: api}, nil
 		}
-		return nil, err
 	}
 	if err != nil {
 		return nil, apiError(fmt.Errorf("read GPUNode %s: %w", name, err), "")

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/dynamic"
 	resourcehelper "k8s.io/component-helpers/resource"
 
@@ -31,7 +32,8 @@ ResourceClaims that use it. GPUQUOTA is the GPUQuota that the ResourceQuota belo
 A ResourceQuota counts each name by itself: whole GPUs through the device plugin and through
 claims are two names, and each may be used up to its limit. It counts pods from their creation
 until they have ended, also those that wait for a GPU. A name that the API server never counts
-limits nothing; the command shows the name to write instead.`,
+limits nothing; the command shows the name to write instead. A quota with scopes counts only some
+pods; which ones is not evaluated, so none are named.`,
 		Example: `  berth quota
   berth quota -n team-a
   berth quota -o json | jq -r '.items[] | select(.writeInstead != null) | .namespace'`,
@@ -80,8 +82,8 @@ func readQuotas(ctx context.Context, client dynamic.Interface, namespace string)
 	if objects.pods, err = listIn[corev1.Pod](ctx, client, core.WithResource("pods"), namespace); err != nil {
 		return objects, err
 	}
-	if objects.claims, err = listIn[resourceapi.ResourceClaim](ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), namespace); err != nil {
-		return objects, err
+	if objects.claims, err = listIn[resourceapi.ResourceClaim](ctx, client, resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), namespace); err != nil && !apierrors.IsNotFound(err) {
+		return objects, err // Kubernetes before 1.34 does not serve this version.
 	}
 	nodes, err := listOf[v1alpha1.GPUNode](ctx, client, v1alpha1.GPUNodes())
 	if err != nil {
@@ -117,7 +119,10 @@ func (o *quotaObjects) report() *v1alpha1.QuotaReport {
 		q := &o.quotas[i]
 		of := q.Annotations[v1alpha1.Group+"/gpu-quota"]
 		for name, hard := range q.Spec.Hard {
-			use := v1alpha1.QuotaUse{Namespace: q.Namespace, Quota: q.Name, GPUQuota: of, Name: string(name), Hard: hard.String()}
+			use := v1alpha1.QuotaUse{
+				Namespace: q.Namespace, Quota: q.Name, GPUQuota: of, Name: string(name), Hard: hard.String(),
+				Scoped: len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil,
+			}
 			used := q.Status.Used[name]
 			use.Used = used.String()
 			resource, counted := strings.CutPrefix(string(name), "requests.")
@@ -133,6 +138,9 @@ func (o *quotaObjects) report() *v1alpha1.QuotaReport {
 				use.Used, use.WriteInstead = "", "requests."+strings.TrimPrefix(string(name), "limits.")
 			default:
 				continue
+			}
+			if use.Scoped {
+				use.Holders = nil // Which pods match its scopes is not evaluated.
 			}
 			report.Items = append(report.Items, use)
 		}
@@ -169,14 +177,14 @@ func (o *quotaObjects) claimsOf(namespace, class string) []v1alpha1.QuotaHolder 
 		}
 		count := int64(0)
 		for _, request := range claim.Spec.Devices.Requests {
-			if request.Exactly != nil && request.Exactly.DeviceClassName == class {
-				count += max(request.Exactly.Count, 1)
+			if exactly := request.Exactly; exactly != nil && exactly.DeviceClassName == class {
+				count += devicesOf(exactly.AllocationMode, exactly.Count)
 			}
 			// Of alternatives the quota counts the largest.
 			most := int64(0)
 			for _, alternative := range request.FirstAvailable {
 				if alternative.DeviceClassName == class {
-					most = max(most, alternative.Count, 1)
+					most = max(most, devicesOf(alternative.AllocationMode, alternative.Count))
 				}
 			}
 			count += most
@@ -186,6 +194,18 @@ func (o *quotaObjects) claimsOf(namespace, class string) []v1alpha1.QuotaHolder 
 		}
 	}
 	return mostFirst(holders)
+}
+
+// devicesOf returns as how many devices a quota counts a request: of all devices, as the most that a claim can have, and of a mode that
+// Kubernetes does not know as none (pkg/quota/v1/evaluator/core/resource_claims.go of Kubernetes 1.37).
+func devicesOf(mode resourceapi.DeviceAllocationMode, count int64) int64 {
+	switch mode {
+	case resourceapi.DeviceAllocationModeAll:
+		return resourceapi.AllocationResultsMaxSize
+	case resourceapi.DeviceAllocationModeExactCount, "":
+		return max(count, 1)
+	}
+	return 0
 }
 
 func mostFirst(holders []v1alpha1.QuotaHolder) []v1alpha1.QuotaHolder {
@@ -218,8 +238,11 @@ func quotaTable(w io.Writer, report *v1alpha1.QuotaReport, view *print.Flags) er
 			by = append(by, fmt.Sprintf("%d more", more))
 		}
 		used := u.Used
-		if u.WriteInstead != "" {
+		switch {
+		case u.WriteInstead != "":
 			used, by = "not counted", []string{"write " + u.WriteInstead}
+		case u.Scoped:
+			by = []string{"not named: the quota has scopes"}
 		}
 		rows = append(rows, []string{u.Namespace, u.Quota, cmp.Or(u.GPUQuota, "-"), u.Name, used, u.Hard, cmp.Or(strings.Join(by, ", "), "-")})
 	}

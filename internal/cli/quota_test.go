@@ -36,7 +36,12 @@ func TestQuotaTable(t *testing.T) {
 	}
 	objects.pods = []corev1.Pod{quotaPod("a", "small", corev1.PodPending, "1"), quotaPod("a", "large", corev1.PodRunning, "2"), quotaPod("a", "ended", corev1.PodSucceeded, "1"),
 		quotaPod("a", "small-2", corev1.PodRunning, "1"), quotaPod("a", "small-3", corev1.PodRunning, "1"), quotaPod("b", "other", corev1.PodRunning, "1")}
+	all := resourceapi.DeviceRequest{Name: "all", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.berth.dev", AllocationMode: "All"}}
+	eitherAll := resourceapi.DeviceRequest{Name: "e", FirstAvailable: []resourceapi.DeviceSubRequest{{DeviceClassName: "gpu.berth.dev", AllocationMode: "ExactCount", Count: 4},
+		{DeviceClassName: "gpu.berth.dev", AllocationMode: "All"}, {DeviceClassName: "gpu.berth.dev", AllocationMode: "Unknown", Count: 99}}}
 	objects.claims = []resourceapi.ResourceClaim{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "of-all"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{all}}}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "either"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{all, eitherAll}}}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "claim"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{one("x"), one("y"), either}}}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "other"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{one("x")}}}},
 	}
@@ -50,7 +55,7 @@ func TestQuotaTable(t *testing.T) {
 	}
 	want := []string{
 		"NAMESPACE QUOTA GPUQUOTA NAME USED HARD USED BY",
-		"a gpu-quota-team team gpu.berth.dev.deviceclass.resource.k8s.io/devices 8 4 claim (8)",
+		"a gpu-quota-team team gpu.berth.dev.deviceclass.resource.k8s.io/devices 8 4 either (64), of-all (32), claim (8)",
 		"a gpu-quota-team team requests.deviceclass.resource.kubernetes.io/gpu.berth.dev 0 4 -",
 		"a gpu-quota-team team requests.example.com/gpu 3 4 large (2), small (1), small-2 (1), 1 more",
 		"a gpu-quota-team team requests.example.com/old 0 4 -",

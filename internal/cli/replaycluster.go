@@ -59,6 +59,9 @@ func (f *clusterFlags) checkModes(set *pflag.FlagSet) error {
 			return usagef("%s: %s", named, want)
 		}
 	}
+	if named := f.sources.connection.Named(); len(f.from) > 0 && len(named) > 0 {
+		return usagef("%s: leave out what names an API server: --from reads files", strings.Join(named, " "))
+	}
 	for _, name := range names {
 		if set.Changed(name) {
 			return usagef("--%s: %s", name, want)

@@ -80,6 +80,7 @@ func TestReplayClusterRefused(t *testing.T) {
 		"no number":        {"--from " + dump + " --scale NaN", "--scale NaN: want 1 to 10"},
 		"nodes":            {"--from " + dump + " --add-nodes gpu-a", `--add-nodes: "gpu-a"; want COUNT=NODE with 1 to 10000 nodes, as in 4=gpu-node-1`},
 		"layout":           {"--from " + dump + " --mig-layout 1g.10gb=x", `--mig-layout: "1g.10gb=x" in "1g.10gb=x"; want each resource or profile once with 0 to 64 devices, as in 1g.10gb=7`},
+		"a server's flags": {"--cluster --from " + dump + " --context prod --token x", "--context prod --token: leave out what names an API server: --from reads files"},
 		"format":           {"--from " + dump + " -o xml", "-o xml: want table, json, yaml, jsonpath=TEMPLATE or go-template=TEMPLATE"},
 		"no file":          {"--from nothere.json", "read a cluster: open nothere.json: no such file or directory"},
 		"no cluster":       {"--from -", "read standard input: an empty file; want JSON as from kubectl get nodes,gpunodes,pods -A -o json"},

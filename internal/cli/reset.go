@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/node/pages"
 	"github.com/spf13/cobra"
 )
@@ -60,7 +61,7 @@ if a layout requires them.`,
 			if !out.IsTable() {
 				progress = deps.Err
 			}
-			result, err := askReset(cmd.Context(), socket, args[0], wait, func(message string) { fmt.Fprintln(progress, message) })
+			result, err := askReset(cmd.Context(), socket, args[0], wait, func(message string) { fmt.Fprintln(progress, term.Clean(message)) })
 			if err != nil {
 				return err
 			}
@@ -68,7 +69,7 @@ if a layout requires them.`,
 				return err
 			}
 			if !result.Done {
-				return finding(errors.New(result.Error))
+				return finding(errors.New(term.Clean(result.Error)))
 			}
 			return nil
 		},

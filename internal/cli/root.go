@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/cli/complete"
 	"github.com/berth-gpu/berth/internal/cli/simcmd"
+	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/cli/usage"
 	"github.com/berth-gpu/berth/internal/cli/version"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -97,7 +98,7 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	case !started && !early:
 		err = &usage.Error{Text: err.Error(), Command: command.CommandPath()}
 	}
-	fmt.Fprintf(deps.Err, "error: %v\n", err)
+	fmt.Fprintf(deps.Err, "error: %s\n", term.CleanLines(err.Error()))
 	return exitCode(err)
 }
 

@@ -167,16 +167,24 @@ const noteNoStack = "GPUStack: there is none with the name default; the operator
 // one whose agent has just started.
 func notValidated(report *v1alpha1.StatusReport) []string {
 	var waiting []string
-	starting := slices.Contains(report.Notes, noteNoStack)
+	starting := withoutStack(report)
 	for i := range report.Nodes {
 		if n := &report.Nodes[i]; starting && n.State == stateNoGate {
-			waiting = append(waiting, fmt.Sprintf("node %s has no gate yet: the operator has not made the GPUStack", n.Node))
+			waiting = append(waiting, fmt.Sprintf("node %s %s", n.Node, noGateYet))
 		}
 		if n := &report.Nodes[i]; n.State != string(v1alpha1.GateValidated) && n.State != stateNoGate {
-			waiting = append(waiting, fmt.Sprintf("node %s is %s: %s", n.Node, n.State, waitsFor(n)))
+			waiting = append(waiting, fmt.Sprintf("node %s is %s: %s", n.Node, n.State, waitsFor(n, starting)))
 		}
 	}
 	return waiting
+}
+
+// noGateYet says why a node has no gate while the operator has not made the GPUStack.
+const noGateYet = "has no gate yet: the operator has not made the GPUStack"
+
+// withoutStack reports whether the API server serves GPUStacks and the operator has still to make the one that there is.
+func withoutStack(report *v1alpha1.StatusReport) bool {
+	return slices.Contains(report.Notes, noteNoStack)
 }
 
 // statusOf reads the state of the nodes that -l selects.
@@ -284,9 +292,11 @@ func operationReport(o *v1alpha1.NodeOperation) v1alpha1.OperationReport {
 	return report
 }
 
-// waitsFor says what a node waits for, or who validated it.
-func waitsFor(n *v1alpha1.NodeReport) string {
+// waitsFor says what a node waits for, or who validated it. starting is set before the operator has made the GPUStack.
+func waitsFor(n *v1alpha1.NodeReport, starting bool) string {
 	switch {
+	case n.State == stateNoGate && starting:
+		return noGateYet
 	case n.State == stateNoGate:
 		return "the gate is off"
 	case n.State != string(v1alpha1.GateValidated):
@@ -317,19 +327,19 @@ func statusHead(wide bool) []string {
 }
 
 // statusRow returns the row of a node.
-func statusRow(n *v1alpha1.NodeReport, now time.Time, wide bool) []string {
+func statusRow(n *v1alpha1.NodeReport, now time.Time, wide, starting bool) []string {
 	row := []string{n.Node, n.State, cmp.Or(n.Driver, "-"), since(n.Since, now)}
 	if wide {
 		row = append(row, cmp.Or(n.By, "-"), strconv.FormatBool(n.Tainted))
 	}
-	return append(row, waitsFor(n))
+	return append(row, waitsFor(n, starting))
 }
 
 // statusTable prints the report for people.
 func statusTable(w io.Writer, report *v1alpha1.StatusReport, now time.Time, view *print.Flags) error {
 	var rows [][]string
 	for i := range report.Nodes {
-		rows = append(rows, statusRow(&report.Nodes[i], now, view.IsWide()))
+		rows = append(rows, statusRow(&report.Nodes[i], now, view.IsWide(), withoutStack(report)))
 	}
 	if view.RowsOnly() {
 		return view.Table(w, nil, rows)
@@ -366,13 +376,13 @@ func statusTable(w io.Writer, report *v1alpha1.StatusReport, now time.Time, view
 func stackLine(report *v1alpha1.StatusReport) string {
 	s := report.Stack
 	if s == nil {
-		gated, waiting := 0, len(notValidated(report))
+		validated := 0
 		for i := range report.Nodes {
-			if report.Nodes[i].State != stateNoGate {
-				gated++
+			if report.Nodes[i].State == string(v1alpha1.GateValidated) {
+				validated++
 			}
 		}
-		return fmt.Sprintf("Berth: %d of %d nodes are validated", gated-waiting, len(report.Nodes))
+		return fmt.Sprintf("Berth: %d of %d nodes are validated", validated, len(report.Nodes))
 	}
 	text := fmt.Sprintf("Berth %s: %d of %d nodes are validated", s.Version, s.Validated, s.Nodes)
 	if s.Reason == "" {

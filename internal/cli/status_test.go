@@ -102,7 +102,7 @@ func TestStatusForbidden(t *testing.T) {
 // TestStatusTimeout checks that a node that was opened without a validation is shown as such.
 func TestStatusTimeout(t *testing.T) {
 	n := nodeReport(&v1alpha1.GPUNode{Status: v1alpha1.GPUNodeStatus{Gate: &v1alpha1.GateStatus{State: v1alpha1.GateValidated, By: v1alpha1.GateByTimeout}}})
-	if got := waitsFor(&n); !strings.HasPrefix(got, "not validated: opened since no operator") {
+	if got := waitsFor(&n, false); !strings.HasPrefix(got, "not validated: opened since no operator") {
 		t.Errorf("it says %q", got)
 	}
 }

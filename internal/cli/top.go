@@ -72,7 +72,7 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 			if interval < minInterval {
 				return usagef("--interval %v: want %v or more", interval, minInterval)
 			}
-			read = usedIn(read, from.connection.Chosen())
+			read = usedIn(read, from.connection.Chosen(), &view)
 			view.RowsOnly, view.Wide = out.RowsOnly(), out.IsWide()
 			if out.IsTable() {
 				if tty := openTerminal(os.Stdin, deps.Out); tty != nil {
@@ -87,6 +87,7 @@ a time: once of those that hold most GPUs, live of all nodes in turn.`,
 			if unread != nil {
 				fmt.Fprintf(deps.Err, "their utilization was not read: %s\n", term.Clean(unread.Error()))
 			}
+			view.Sort(nodes)
 			object, rows := samplesObject(nodes, remote && len(args) != 1, unread)
 			return out.Print(deps.Out, object, rows, func(w io.Writer) error { return view.Write(w, nodes, outputOf(w, view.Wide)) })
 		},
@@ -222,11 +223,13 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 	return samples
 }
 
-// usedIn returns a reader of the GPUs and MIG devices that pods of the namespace hold or use; "" is all.
-func usedIn(read samplesReader, namespace string) samplesReader {
+// usedIn returns a reader of the GPUs and MIG devices that pods of the namespace hold or use, and of several nodes those that have such; ""
+// is all.
+func usedIn(read samplesReader, namespace string, view *topview.View) samplesReader {
 	if namespace == "" {
 		return read
 	}
+	view.None = "no GPU is held or used by namespace " + namespace
 	other := func(use *v1alpha1.GPUSampleUse) bool {
 		return !slices.ContainsFunc(use.Pods, func(p v1alpha1.PodSample) bool { return p.Namespace == namespace })
 	}
@@ -238,6 +241,9 @@ func usedIn(read samplesReader, namespace string) samplesReader {
 				s.Devices = slices.DeleteFunc(s.Devices, func(m v1alpha1.MIGSample) bool { return other(&m.GPUSampleUse) })
 			}
 			samples.Items = slices.DeleteFunc(samples.Items, func(s v1alpha1.GPUSample) bool { return len(s.Devices) == 0 && other(&s.GPUSampleUse) })
+		}
+		if view.Several = len(nodes) > 1; view.Several {
+			nodes = slices.DeleteFunc(nodes, func(samples *v1alpha1.GPUSamples) bool { return len(samples.Items) == 0 })
 		}
 		return nodes, err
 	}

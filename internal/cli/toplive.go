@@ -96,7 +96,7 @@ func (l *liveTop) update(nodes []*v1alpha1.GPUSamples, err error) error {
 		l.trouble = "not read: " + unread.Error()
 	}
 	l.nodes = nodes
-	l.view.History.Add(nodes)
+	l.view.Remember(nodes)
 	return nil
 }
 

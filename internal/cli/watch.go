@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -131,13 +132,45 @@ func followStatus(ctx context.Context, deps Deps, from *sources, out *output, wa
 		followed.Head = head
 	}
 	followed.State, followed.Age = slices.Index(head, "STATE"), slices.Index(head, "SINCE")
+	api, noAPI := from.api()
+	if api == nil {
+		return fmt.Errorf("status: no API server: %s", noAPI)
+	}
+	stack := stackWait{clock: followed.Clock, list: func(ctx context.Context) ([]v1alpha1.GPUStack, error) {
+		return listOf[v1alpha1.GPUStack](ctx, api.Client, v1alpha1.GPUStacks())
+	}}
 	followed.Rows = func(object *unstructured.Unstructured) ([]follow.Row, error) {
 		node, err := gpunode.Decode(object)
 		if err != nil {
 			return nil, err
 		}
 		report := nodeReport(node)
-		return []follow.Row{{Key: report.Node, Cells: statusRow(&report, followed.Clock.Now(), out.IsWide())}}, nil
+		starting := report.State == stateNoGate && stack.missing(ctx)
+		return []follow.Row{{Key: report.Node, Cells: statusRow(&report, followed.Clock.Now(), out.IsWide(), starting)}}, nil
 	}
 	return runFollow(ctx, "status", followed)
+}
+
+// stackInterval is the shortest time between two reads of the GPUStacks while the status is followed.
+const stackInterval = 5 * time.Second
+
+// stackWait tells whether the operator has still to make the GPUStack.
+type stackWait struct {
+	list  func(context.Context) ([]v1alpha1.GPUStack, error)
+	clock clock.PassiveClock
+	// read is when the GPUStacks were read, none that there was none, and made that there is one, which is not read again.
+	read       time.Time
+	none, made bool
+}
+
+// missing reports whether the API server serves GPUStacks and has none with the name that Berth has.
+func (s *stackWait) missing(ctx context.Context) bool {
+	if s.made || !s.read.IsZero() && s.clock.Since(s.read) < stackInterval {
+		return s.none
+	}
+	stacks, err := s.list(ctx)
+	s.read = s.clock.Now()
+	s.made = slices.ContainsFunc(stacks, func(one v1alpha1.GPUStack) bool { return one.Name == v1alpha1.GPUStackName })
+	s.none = err == nil && !s.made
+	return s.none
 }

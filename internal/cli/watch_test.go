@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,8 +13,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
 // watchedNode is a GPUNode with one GPU.
@@ -88,26 +93,101 @@ func TestWatch(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			ctx, stop := context.WithCancel(t.Context())
-			out, in := io.Pipe()
-			code := make(chan int, 1)
-			var problems strings.Builder
-			go func() {
-				code <- Run(ctx, Deps{Out: in, Err: &problems, Name: "berth", KubeletDir: "none"}, append(strings.Fields(tc.args), "--kubeconfig", config))
-				in.Close()
-			}()
-			var got []string
-			for lines := bufio.NewScanner(out); len(got) < len(tc.want) && lines.Scan(); {
-				got = append(got, strings.Join(strings.Fields(lines.Text()), " "))
-			}
-			stop()
-			if ended := <-code; ended != ExitOK {
-				t.Errorf("the exit code is %d: %s", ended, problems.String())
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, firstLines(t, config, tc.args, len(tc.want))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// firstLines returns the first lines that a command prints which ends only then.
+func firstLines(t *testing.T, config, args string, count int) (got []string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	code := make(chan int, 1)
+	var problems strings.Builder
+	go func() {
+		code <- Run(ctx, Deps{Out: in, Err: &problems, Name: "berth", KubeletDir: "none"}, append(strings.Fields(args), "--kubeconfig", config))
+		in.Close()
+	}()
+	for lines := bufio.NewScanner(out); len(got) < count && lines.Scan(); {
+		got = append(got, strings.Join(strings.Fields(lines.Text()), " "))
+	}
+	stop()
+	if ended := <-code; ended != ExitOK {
+		t.Errorf("the exit code is %d: %s", ended, problems.String())
+	}
+	return got
+}
+
+// TestWatchBeforeTheStack: a node without a gate waits for the operator until this has made the GPUStack.
+func TestWatchBeforeTheStack(t *testing.T) {
+	node := watchedNode("a", "", "Healthy", "")
+	node["status"] = map[string]any{"driver": map[string]any{"version": "570.1"}}
+	tests := map[string]struct {
+		stacks []any
+		want   string
+	}{
+		"none":     {[]any{}, "a - 570.1 - has no gate yet: the operator has not made the GPUStack"},
+		"another":  {[]any{map[string]any{"metadata": map[string]any{"name": "other"}}}, "a - 570.1 - has no gate yet: the operator has not made the GPUStack"},
+		"made":     {[]any{map[string]any{"metadata": map[string]any{"name": "default"}}}, "a - 570.1 - the gate is off"},
+		"no kinds": {nil, "a - 570.1 - the gate is off"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			config := serveFleet(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				items := []any{node}
+				switch {
+				case r.URL.Query().Get("watch") != "":
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+					return
+				case strings.HasSuffix(r.URL.Path, "/gpustacks"):
+					items = tc.stacks
+				}
+				if items == nil {
+					http.NotFound(w, r)
+					return
+				}
+				_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "7"}, "items": items})
+			}))
+			if diff := cmp.Diff([]string{tc.want}, firstLines(t, config, "status -w --no-headers", 1)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestStackWait: the GPUStacks are read once per interval at most, and not again once there is one.
+func TestStackWait(t *testing.T) {
+	made := v1alpha1.GPUStack{}
+	made.Name = v1alpha1.GPUStackName
+	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	reads, found := 0, []v1alpha1.GPUStack(nil)
+	var err error
+	wait := stackWait{clock: clock, list: func(context.Context) ([]v1alpha1.GPUStack, error) { reads++; return found, err }}
+	steps := []struct {
+		after time.Duration
+		err   error
+		found []v1alpha1.GPUStack
+		reads int
+		want  bool
+	}{
+		{0, nil, nil, 1, true},
+		{stackInterval - 1, nil, nil, 1, true},
+		{1, errors.New("away"), nil, 2, false},
+		{stackInterval, nil, nil, 3, true},
+		{stackInterval, nil, []v1alpha1.GPUStack{made}, 4, false},
+		{stackInterval, nil, nil, 4, false},
+	}
+	for i, step := range steps {
+		clock.SetTime(clock.Now().Add(step.after))
+		err, found = step.err, step.found
+		if got := wait.missing(t.Context()); got != step.want || reads != step.reads {
+			t.Errorf("step %d: %v after %d reads, want %v after %d", i, got, reads, step.want, step.reads)
+		}
 	}
 }
 

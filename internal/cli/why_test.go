@@ -79,7 +79,7 @@ func listKinds() map[schema.GroupVersionResource]string {
 	kinds := map[schema.GroupVersionResource]string{}
 	for _, text := range []string{
 		"/v1/nodes/Node", "/v1/pods/Pod", "/v1/events/Event", "/v1/resourcequotas/ResourceQuota", "berth.dev/v1alpha1/gpunodes/GPUNode", "batch/v1/jobs/Job",
-		"apps/v1/replicasets/ReplicaSet", "resource.k8s.io/v1/resourceclaims/ResourceClaim", "resource.k8s.io/v1/resourceslices/ResourceSlice",
+		"apps/v1/deployments/Deployment", "apps/v1/replicasets/ReplicaSet", "resource.k8s.io/v1/resourceclaims/ResourceClaim", "resource.k8s.io/v1/resourceslices/ResourceSlice",
 		"resource.k8s.io/v1/deviceclasses/DeviceClass", "resource.k8s.io/v1/devicetaintrules/DeviceTaintRule", "resource.k8s.io/v1/resourceclaimtemplates/ResourceClaimTemplate",
 		"scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup", "scheduling.volcano.sh/v1beta1/podgroups/PodGroup",
 	} {

@@ -32,7 +32,7 @@ type whyClaims struct {
 func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaims, []string, error) {
 	classes, err := listOf[resourceapi.DeviceClass](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("deviceclasses"))
 	if err != nil && len(pod.Spec.ResourceClaims) == 0 {
-		return nil, nil, nil // Without classes, claims serve no extended resource.
+		return nil, nil, o.withoutClasses(pod, err)
 	}
 	served := servedByClaims(pod, classes)
 	if len(pod.Spec.ResourceClaims) == 0 {
@@ -80,6 +80,29 @@ func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaim
 	}
 	slices.Sort(c.classes)
 	return c, served, nil
+}
+
+// withoutClasses takes an error of the list of DeviceClasses, for a pod without ResourceClaims. Without classes, claims serve no extended
+// resource. Classes that may not be read hide the answer only where a device plugin of no node has what the pod requests.
+func (o *whyObjects) withoutClasses(pod *corev1.Pod, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case !apierrors.IsForbidden(err):
+		return apiError(fmt.Errorf("why: %w", err), "")
+	}
+	if len(o.Nodes) > 0 && slices.ContainsFunc(fit.ExtendedNames(pod), o.onNoNode) {
+		o.hidden = append(o.hidden, why.Stop{Code: why.Hidden, Names: []string{"DeviceClasses"}, Text: denied(err)})
+	}
+	return nil
+}
+
+// onNoNode reports whether no node has an allocatable device of a resource.
+func (o *whyObjects) onNoNode(name corev1.ResourceName) bool {
+	return !slices.ContainsFunc(o.Nodes, func(node corev1.Node) bool {
+		quantity := node.Status.Allocatable[name]
+		return !quantity.IsZero()
+	})
 }
 
 func oneLineOf(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -119,7 +121,7 @@ func (r *whyReader) decode(ctx context.Context, kind string, object *unstructure
 	return &whySubject{title: title, kind: kind, namespace: w.Namespace, name: w.Name, workload: w}, nil
 }
 
-// workload decodes a Job, ReplicaSet or Deployment. Of a Deployment it is the newest of its ReplicaSets.
+// workload decodes a Job, ReplicaSet or Deployment. Of a Deployment it is the ReplicaSet of its latest revision.
 func (r *whyReader) workload(ctx context.Context, kind string, object *unstructured.Unstructured) (*whyview.Workload, error) {
 	w := &whyview.Workload{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(), UID: string(object.GetUID())}
 	w.Queue = object.GetLabels()["kueue.x-k8s.io/queue-name"]
@@ -147,11 +149,23 @@ func (r *whyReader) workload(ctx context.Context, kind string, object *unstructu
 		if len(sets) == 0 {
 			return nil, fmt.Errorf("it has no ReplicaSet yet")
 		}
-		newest := slices.MaxFunc(sets, func(a, b appsv1.ReplicaSet) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		newest := slices.MaxFunc(sets, func(a, b appsv1.ReplicaSet) int {
+			return cmp.Or(cmp.Compare(revisionOf(&a), revisionOf(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
+		})
 		w.UID, w.Template = string(newest.UID), newest.Spec.Template
 	}
 	w.Refusals = r.refusals(ctx, w)
 	return w, nil
+}
+
+// revisionOf returns the revision of a Deployment that a ReplicaSet is of, or 0. An earlier ReplicaSet gets the latest revision when its
+// Deployment returns to it, as by kubectl rollout undo.
+func revisionOf(set *appsv1.ReplicaSet) int64 {
+	revision, err := strconv.ParseInt(set.Annotations["deployment.kubernetes.io/revision"], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return revision
 }
 
 // refusals returns why the pods of a workload could not be created, by its events, the latest first.

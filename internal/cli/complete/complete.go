@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/cli/usage"
 )
 
@@ -155,13 +156,25 @@ func bounded(cmd *cobra.Command, deps Deps, list lister, r request) []string {
 // on, so the shell adds no space.
 func finished(names []string, begin string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	directive := cobra.ShellCompDirectiveNoFileComp
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !strings.HasPrefix(name, begin) })
+	names = slices.DeleteFunc(printable(names), func(name string) bool { return !strings.HasPrefix(name, begin) })
 	slices.SortStableFunc(names, compareNumbers)
 	names = slices.Compact(names)
 	if len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !strings.HasSuffix(name, "/") && !strings.HasSuffix(name, "=") }) {
 		directive |= cobra.ShellCompDirectiveNoSpace
 	}
 	return names, directive | cobra.ShellCompDirectiveKeepOrder
+}
+
+// printable returns the candidates with clean descriptions. A word with control characters is left out: a shell would print it as it is.
+func printable(names []string) []string {
+	var kept []string
+	for _, name := range names {
+		word, text, _ := strings.Cut(name, "\t")
+		if term.Clean(word) == word {
+			kept = append(kept, line(word, term.Clean(text)))
+		}
+	}
+	return kept
 }
 
 // compareNumbers orders words, and numbers by their value before them.

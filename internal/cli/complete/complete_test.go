@@ -40,7 +40,7 @@ func (r *reader) Names(_ context.Context, kind schema.GroupVersionResource, name
 	}
 	return map[string][]string{
 		"pods ml": {"train-1", "train-0", "notebook"}, "pods web": {"front"}, "namespaces ": {"ml", "tests", "web"},
-		"gpunodes ": {"node-0", "node-1"}, "resourceclaims ml": {"train"}, "resourceclaims web": {"other"}, "jobs ml": {"train"},
+		"gpunodes ": {"node-0", "node-1"}, "pods odd": {"a\x1b[2J", "a-0", "a\u202e"}, "resourceclaims ml": {"train"}, "resourceclaims web": {"other"}, "jobs ml": {"train"},
 	}[kind.Resource+" "+namespace], r.err
 }
 
@@ -53,7 +53,7 @@ func (r *reader) GPUs(context.Context) ([]complete.GPU, error) {
 }
 
 func (r *reader) AgentGPUs(context.Context) ([]complete.GPU, error) {
-	return []complete.GPU{{UUID: "GPU-a1", Index: "10"}, {UUID: "GPU-b2", Index: "9", Text: "Healthy"}}, r.err
+	return []complete.GPU{{UUID: "GPU-a1", Index: "10"}, {UUID: "GPU-b2", Index: "9", Text: "Healthy"}, {UUID: "GPU-\x1b[2J", Index: "11", Text: "\x1b[2J ill"}}, r.err
 }
 
 func (r *reader) Layouts(_ context.Context, node string) ([]string, error) {
@@ -124,6 +124,7 @@ func TestSuggestions(t *testing.T) {
 		"pods: of a namespace":          {words: []string{"trace", "web/"}, want: []string{"web/front", ordered}},
 		"pods: pods and a namespace":    {words: []string{"trace", "t"}, want: []string{"tests/", "train-0", "train-1", ordered}},
 		"pods: with their kind":         {words: []string{"trace", "pod/n"}, want: []string{"pod/notebook", ordered}},
+		"pods: names that would draw":   {words: []string{"trace", "odd/"}, want: []string{"odd/a-0", ordered}},
 		"pods: no such namespace":       {words: []string{"trace", "none/"}, want: []string{ordered}},
 		"claims":                        {words: []string{"trace", "claim/"}, want: []string{"claim/train", ordered}},
 		"claims: the kind":              {words: []string{"trace", "cl"}, want: []string{"claim/", noSpace}},
@@ -146,7 +147,7 @@ func TestSuggestions(t *testing.T) {
 		"layouts: of the node":          {words: []string{"mig", "plan", "node-0", "all-"}, want: []string{"all-1g.10gb", "all-balanced", ordered}},
 		"layouts: of this machine":      {words: []string{"mig", "plan", ""}, from: reader{local: true}, want: []string{"here", ordered}},
 		"layouts: of this machine, one": {words: []string{"mig", "plan", "here", ""}, from: reader{local: true}, want: []string{ordered}},
-		"GPUs of the agent":             {words: []string{"reset", ""}, want: []string{"9\tHealthy", "10", "GPU-a1", "GPU-b2\tHealthy", ordered}},
+		"GPUs of the agent":             {words: []string{"reset", ""}, want: []string{"9\tHealthy", "10", "11\t\\x1b[2J ill", "GPU-a1", "GPU-b2\tHealthy", ordered}},
 		"no arguments":                  {words: []string{"status", ""}, want: []string{nothing}},
 		"formats of --output":           {words: []string{"trace", "--output", ""}, want: []string{"custom-columns=", "json", "jsonpath=", "table", "wide", ordered}},
 		"formats that go on":            {words: []string{"trace", "--output", "jsonp"}, want: []string{"jsonpath=", noSpace}},

@@ -52,8 +52,8 @@ func availableOn(selector *corev1.NodeSelector, node *corev1.Node) bool {
 	return err == nil && parsed.Match(node)
 }
 
-// extendedNames returns the extended resources that a pod requests, sorted.
-func extendedNames(pod *corev1.Pod) (names []corev1.ResourceName) {
+// ExtendedNames returns the extended resources that a pod requests, sorted.
+func ExtendedNames(pod *corev1.Pod) (names []corev1.ResourceName) {
 	requests := resource.PodRequests(pod, resource.PodResourcesOptions{})
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		quantity := requests[name]
@@ -83,7 +83,7 @@ const extendedClaim = "<extended-resources>"
 func (c *Checker) extended(pod *corev1.Pod, q *question, answer *v1alpha1.FitNode) (reasons []v1alpha1.FitReason) {
 	var requests []resourceapi.DeviceRequest
 	q.labels = map[string]string{}
-	for _, name := range extendedNames(pod) {
+	for _, name := range ExtendedNames(pod) {
 		allocatable, advertised := q.node.Status.Allocatable[name]
 		class := c.resources.GetDeviceClass(name)
 		switch {

@@ -151,7 +151,7 @@ func (f *File) addPod(pod *corev1.Pod) error {
 			}
 		}
 	}
-	if len(pod.Spec.ResourceClaims) == 0 && len(extendedNames(pod)) == 0 {
+	if len(pod.Spec.ResourceClaims) == 0 && len(ExtendedNames(pod)) == 0 {
 		return errors.New("it requests no extended resource and has no spec.resourceClaims, so it needs no device")
 	}
 	f.pods = append(f.pods, pod)
@@ -291,11 +291,17 @@ func claimFrom(template *resourceapi.ResourceClaimTemplate, name string) *resour
 	}
 }
 
+// UsesClaims returns whether an object of the file is a claim or a template, or a pod that names one.
+func (f *File) UsesClaims() bool {
+	return len(f.claims) > 0 || len(f.templates) > 0 ||
+		slices.ContainsFunc(f.pods, func(pod *corev1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 })
+}
+
 // UsesPlugins returns whether a pod of the file requests an extended resource that a device plugin advertises on a node: only then the
 // pods of the cluster matter.
 func (f *File) UsesPlugins(nodes []corev1.Node) bool {
 	for _, pod := range f.pods {
-		for _, name := range extendedNames(pod) {
+		for _, name := range ExtendedNames(pod) {
 			for i := range nodes {
 				if quantity := nodes[i].Status.Allocatable[name]; !quantity.IsZero() {
 					return true

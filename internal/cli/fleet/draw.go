@@ -222,10 +222,11 @@ func problemSection(fleet *v1alpha1.GPUFleet) *section {
 	return s
 }
 
-// WriteGroups writes a row for each group.
-func WriteGroups(w io.Writer, list *v1alpha1.GPUGroupList, total int, out term.Output) error {
+// WriteGroups writes a row for each group of the GPUs, of which there are total. rowsOnly leaves out the headings.
+func WriteGroups(w io.Writer, list *v1alpha1.GPUGroupList, total int, rowsOnly bool, out term.Output) error {
 	layout := groupLayout(list, total)
-	if len(layout.Rows) == 0 {
+	layout.NoHead = rowsOnly
+	if len(layout.Rows) == 0 && !rowsOnly {
 		text := "no GPUs"
 		if list.By == ByNamespace {
 			text = "no namespace holds or requests GPUs"

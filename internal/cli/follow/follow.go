@@ -27,6 +27,9 @@ const (
 	// After an error, or the end of a watch, it waits for firstWait and, as long as errors go on, up to longestWait.
 	firstWait   = time.Second
 	longestWait = 30 * time.Second
+	// selectEvery is the time between two reads of what is selected, and selectAgain the shortest one, for an object that is new.
+	selectEvery = 5 * time.Second
+	selectAgain = time.Second
 )
 
 // removed marks a row that does not exist any more.
@@ -46,7 +49,8 @@ type Deps struct {
 	// List and Watch read the objects.
 	List  func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error)
 	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	// Select returns the names of the objects that are shown. It is asked whenever the objects are listed. Nil shows all.
+	// Select returns the names of the objects that are shown. It is asked whenever the objects are listed, then every few seconds and, at
+	// most every second, for an object that is new. Nil shows all.
 	Select func(context.Context) ([]string, error)
 	// Rows returns the rows of an object.
 	Rows func(*unstructured.Unstructured) ([]Row, error)
@@ -61,7 +65,7 @@ type Deps struct {
 // Run prints until ctx ends, or until the output cannot be written. An error before the first watch ends it too; later ones are
 // printed to Err, and it tries again.
 func Run(ctx context.Context, deps Deps) error {
-	f := follower{Deps: deps, known: map[string][]Row{}}
+	f := follower{Deps: deps, known: map[string][]Row{}, objects: map[string]*unstructured.Unstructured{}}
 	last := ""
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		f.connected = false
@@ -100,25 +104,25 @@ type follower struct {
 	began, connected bool
 	// known are the rows of each object as they were printed.
 	known map[string][]Row
-	// shown are the objects that are selected; nil is all.
-	shown   []string
-	columns term.Columns
-	headed  bool
+	// With Select, shown are the names of the objects that are selected, sorted, selected is when they were read, and objects are all of
+	// them, which can be selected later.
+	shown    []string
+	selected time.Time
+	objects  map[string]*unstructured.Unstructured
+	columns  term.Columns
+	headed   bool
 }
 
 // listAndWatch prints what differs from what was printed, and then the changes until the watch ends.
 func (f *follower) listAndWatch(ctx context.Context) error {
-	if f.Select != nil {
-		names, err := f.Select(ctx)
-		if err != nil {
-			return err
-		}
-		f.shown = append([]string{}, names...)
+	if _, err := f.reselect(ctx); err != nil {
+		return err
 	}
 	objects, version, err := f.list(ctx)
 	if err != nil {
 		return err
 	}
+	clear(f.objects)
 	if err := f.replace(objects); err != nil {
 		return err
 	}
@@ -129,6 +133,13 @@ func (f *follower) listAndWatch(ctx context.Context) error {
 	}
 	defer events.Stop()
 	f.began, f.connected = true, true
+	return f.watch(ctx, events)
+}
+
+// watch prints the changes until the watch ends.
+func (f *follower) watch(ctx context.Context, events watch.Interface) error {
+	timer := f.Clock.NewTimer(selectEvery)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -137,12 +148,46 @@ func (f *follower) listAndWatch(ctx context.Context) error {
 			if !open {
 				return nil
 			}
-			if err := f.handle(event); err != nil {
+			if err := f.handle(ctx, event); err != nil {
 				return err
 			}
+		case <-timer.C():
+			if err := f.refresh(ctx, selectEvery); err != nil {
+				return err
+			}
+			timer.Reset(selectEvery)
 		}
 	}
 }
+
+// reselect reads which objects are shown. It reports whether these are others than before.
+func (f *follower) reselect(ctx context.Context) (bool, error) {
+	if f.Select == nil {
+		return false, nil
+	}
+	names, err := f.Select(ctx)
+	if err != nil {
+		return false, err
+	}
+	f.selected = f.Clock.Now()
+	before := f.shown
+	f.shown = slices.Sorted(slices.Values(names))
+	return !slices.Equal(before, f.shown), nil
+}
+
+// refresh prints what differs when other objects are selected, unless that was read less than some time ago.
+func (f *follower) refresh(ctx context.Context, least time.Duration) error {
+	if f.Select == nil || f.Clock.Since(f.selected) < least {
+		return nil
+	}
+	changed, err := f.reselect(ctx)
+	if err != nil || !changed {
+		return err
+	}
+	return f.replace(slices.SortedFunc(maps.Values(f.objects), byName))
+}
+
+func byName(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) }
 
 // list returns the objects, in the order of their names, and the version that a watch goes on from.
 func (f *follower) list(ctx context.Context) ([]*unstructured.Unstructured, string, error) {
@@ -157,14 +202,14 @@ func (f *follower) list(ctx context.Context) ([]*unstructured.Unstructured, stri
 			objects = append(objects, &page.Items[i])
 		}
 		if options.Continue = page.GetContinue(); options.Continue == "" {
-			slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+			slices.SortFunc(objects, byName)
 			return objects, page.GetResourceVersion(), nil
 		}
 	}
 }
 
 // handle prints what an event changes.
-func (f *follower) handle(event watch.Event) error {
+func (f *follower) handle(ctx context.Context, event watch.Event) error {
 	if event.Type == watch.Error {
 		err := apierrors.FromObject(event.Object)
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
@@ -177,7 +222,13 @@ func (f *follower) handle(event watch.Event) error {
 		return nil
 	}
 	if event.Type == watch.Deleted {
+		delete(f.objects, object.GetName())
 		return f.print(f.update(object.GetName(), nil))
+	}
+	if f.isNew(object) {
+		if err := f.refresh(ctx, selectAgain); err != nil {
+			return err
+		}
 	}
 	rows, err := f.rows(object)
 	if err != nil {
@@ -186,7 +237,15 @@ func (f *follower) handle(event watch.Event) error {
 	return f.print(f.update(object.GetName(), rows))
 }
 
+// isNew reports whether it is not known whether an object is selected.
+func (f *follower) isNew(object *unstructured.Unstructured) bool {
+	return f.Select != nil && !slices.Contains(f.shown, object.GetName()) && f.objects[object.GetName()] == nil
+}
+
 func (f *follower) rows(object *unstructured.Unstructured) ([]Row, error) {
+	if f.Select != nil {
+		f.objects[object.GetName()] = object
+	}
 	if f.Select != nil && !slices.Contains(f.shown, object.GetName()) {
 		return nil, nil
 	}

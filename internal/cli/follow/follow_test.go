@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -201,6 +202,143 @@ func TestRun(t *testing.T) {
 				}
 				if problems.String() != tc.errors {
 					t.Errorf("errors %q, want %q", problems.String(), tc.errors)
+				}
+			})
+		})
+	}
+}
+
+// selection is what Select returns, and how often it was asked.
+type selection struct {
+	mu    sync.Mutex
+	names []string
+	err   error
+	asked int
+}
+
+func (s *selection) set(names []string, err error) (asked int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names, s.err = names, err
+	return s.asked
+}
+
+func (s *selection) read(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	return s.names, s.err
+}
+
+// TestSelectionChanges: objects that are selected later are shown, those that are not selected any more are removed, and how often that
+// is read does not depend on the number of events.
+func TestSelectionChanges(t *testing.T) {
+	first := []*unstructured.Unstructured{thing("a", "x=ok"), thing("b", "x=ok")}
+	start := []string{"THING ROW STATE AGE", "a x ok"}
+	tests := map[string]struct {
+		change func(*selection, *cluster, *watch.FakeWatcher)
+		after  time.Duration
+		want   []string
+		errors string
+		asked  int
+	}{
+		"nothing": {change: func(*selection, *cluster, *watch.FakeWatcher) {}, after: 3 * selectEvery, asked: 4},
+		"one more": {
+			change: func(s *selection, _ *cluster, _ *watch.FakeWatcher) { s.set([]string{"b", "a"}, nil) },
+			after:  selectEvery, want: []string{"b x ok"}, asked: 2,
+		},
+		"one less": {
+			change: func(s *selection, _ *cluster, w *watch.FakeWatcher) {
+				s.set(nil, nil)
+				w.Modify(thing("a", "x=bad"))
+			},
+			after: selectEvery, want: []string{"a x bad", "a x (removed)"}, asked: 2,
+		},
+		"a new object, at once": {
+			change: func(s *selection, _ *cluster, w *watch.FakeWatcher) {
+				time.Sleep(selectAgain)
+				s.set([]string{"a", "c"}, nil)
+				w.Add(thing("c", "x=ok"))
+			},
+			want: []string{"c x ok"}, asked: 2,
+		},
+		"many new objects": {
+			change: func(s *selection, _ *cluster, w *watch.FakeWatcher) {
+				time.Sleep(selectAgain)
+				s.set([]string{"a", "e"}, nil)
+				for _, name := range []string{"c", "d", "e"} {
+					w.Add(thing(name, "x=ok"))
+				}
+			},
+			want: []string{"e x ok"}, asked: 2,
+		},
+		"events of an object that is not selected": {
+			change: func(_ *selection, _ *cluster, w *watch.FakeWatcher) {
+				for range 9 {
+					time.Sleep(selectAgain / 2)
+					w.Modify(thing("b", "x=bad"))
+				}
+			},
+			asked: 1,
+		},
+		"an object that is gone": {
+			change: func(s *selection, _ *cluster, w *watch.FakeWatcher) {
+				w.Delete(thing("b", "x=ok"))
+				s.set([]string{"a", "b"}, nil)
+			},
+			after: selectEvery, asked: 2,
+		},
+		"an object that is gone after a watch": {
+			change: func(s *selection, c *cluster, w *watch.FakeWatcher) {
+				c.set(first[:1], nil)
+				w.Stop()
+				<-c.watches
+				s.set([]string{"a", "b"}, nil)
+			},
+			after: selectEvery, asked: 3,
+		},
+		"the selection cannot be read": {
+			change: func(s *selection, c *cluster, _ *watch.FakeWatcher) {
+				s.set(nil, errors.New("refused"))
+				time.Sleep(selectEvery)
+				synctest.Wait()
+				s.set([]string{"b"}, nil)
+				select {
+				case <-c.watches:
+				case <-time.After(longestWait):
+				}
+			},
+			want: []string{"a x (removed)", "b x ok"}, asked: 3, errors: "the connection was lost, trying again: refused\n",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				var out, problems strings.Builder
+				c := &cluster{things: first, watches: make(chan *watch.FakeWatcher)}
+				s := &selection{names: []string{"a"}}
+				d := deps(c, &out, &problems)
+				d.Select = s.read
+				ended := make(chan error)
+				go func() { ended <- Run(ctx, d) }()
+				events := <-c.watches
+				synctest.Wait()
+				if diff := cmp.Diff(start, lines(&out)); diff != "" {
+					t.Errorf("at the start, -want +got:\n%s", diff)
+				}
+				tc.change(s, c, events)
+				time.Sleep(tc.after)
+				synctest.Wait()
+				stop()
+				if err := <-ended; err != nil {
+					t.Errorf("it ended with %v", err)
+				}
+				if diff := cmp.Diff(tc.want, lines(&out)); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+				if asked := s.set(nil, nil); asked != tc.asked || problems.String() != tc.errors {
+					t.Errorf("the selection was read %d times, want %d; errors %q, want %q", asked, tc.asked, problems.String(), tc.errors)
 				}
 			})
 		})

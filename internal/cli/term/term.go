@@ -32,6 +32,15 @@ func Clean(text string) string {
 	return out.String()
 }
 
+// CleanLines escapes control characters in each line of a text.
+func CleanLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = Clean(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
 // bad reports control characters and characters that change the writing direction.
 func bad(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == utf8.RuneError

@@ -13,8 +13,11 @@ type History struct {
 	of map[string][]float64
 }
 
-// Add adds samples. What they do not have any more is forgotten.
-func (h *History) Add(nodes []*v1alpha1.GPUSamples) {
+// Remember adds samples to the history. What they do not have any more is forgotten.
+func (v *View) Remember(nodes []*v1alpha1.GPUSamples) { v.History.add(nodes, v.ofNodes(nodes)) }
+
+// add adds samples, of nodes or of the devices of one.
+func (h *History) add(nodes []*v1alpha1.GPUSamples, several bool) {
 	next := map[string][]float64{}
 	add := func(key string, busy *float64) {
 		ratio := -1.0
@@ -25,7 +28,7 @@ func (h *History) Add(nodes []*v1alpha1.GPUSamples) {
 		next[key] = line[max(0, len(line)-historyColumns):]
 	}
 	for _, node := range nodes {
-		if len(nodes) > 1 {
+		if several {
 			add(node.Node, factsOf(node).busy)
 			continue
 		}

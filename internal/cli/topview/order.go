@@ -51,6 +51,20 @@ func nodeOrders() map[string]func(a, b *nodeFacts) int {
 	}
 }
 
+// Sort puts nodes and their GPUs into the order of the view.
+func (v *View) Sort(nodes []*v1alpha1.GPUSamples) {
+	for _, node := range nodes {
+		if order := gpuOrders()[v.SortBy]; order != nil {
+			slices.SortStableFunc(node.Items, func(a, b v1alpha1.GPUSample) int { return order(&a, &b) })
+		}
+	}
+	place := map[string]int{}
+	for i, facts := range v.sortedNodes(nodes) {
+		place[facts.name] = i
+	}
+	slices.SortStableFunc(nodes, func(a, b *v1alpha1.GPUSamples) int { return place[a.Node] - place[b.Node] })
+}
+
 // sortedGPUs returns the GPUs of a node in the order of the view.
 func (v *View) sortedGPUs(node *v1alpha1.GPUSamples) []*v1alpha1.GPUSample {
 	all := make([]*v1alpha1.GPUSample, len(node.Items))

@@ -1,6 +1,7 @@
 package topview
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -22,6 +23,10 @@ const (
 type View struct {
 	// SortBy is one of the Keys, or empty for the order of nodes and indices.
 	SortBy string
+	// Several is set for a row for each node even where one is left of them.
+	Several bool
+	// None is printed where there are no rows; empty is "no GPUs".
+	None string
 	// RowsOnly leaves out the headings and what was not read.
 	RowsOnly bool
 	// Processes adds a row for each pod of a device.
@@ -38,13 +43,13 @@ func (v *View) Write(w io.Writer, nodes []*v1alpha1.GPUSamples, out term.Output)
 	layout := v.layout(nodes)
 	layout.NoHead = v.RowsOnly
 	if len(layout.Rows) == 0 && !v.RowsOnly {
-		_, err := fmt.Fprintln(w, "no GPUs")
+		_, err := fmt.Fprintln(w, cmp.Or(v.None, "no GPUs"))
 		return err
 	}
 	if err := layout.Write(w, out); err != nil {
 		return err
 	}
-	if len(nodes) != 1 || v.RowsOnly {
+	if v.ofNodes(nodes) || v.RowsOnly {
 		return nil
 	}
 	for i := range nodes[0].Items {
@@ -60,11 +65,14 @@ func (v *View) Write(w io.Writer, nodes []*v1alpha1.GPUSamples, out term.Output)
 }
 
 func (v *View) layout(nodes []*v1alpha1.GPUSamples) *term.Layout {
-	if len(nodes) == 1 {
-		return v.devices(nodes[0])
+	if v.ofNodes(nodes) {
+		return v.nodes(nodes)
 	}
-	return v.nodes(nodes)
+	return v.devices(nodes[0])
 }
+
+// ofNodes reports whether there is a row for each node, not for each device of one.
+func (v *View) ofNodes(nodes []*v1alpha1.GPUSamples) bool { return v.Several || len(nodes) != 1 }
 
 // columns completes the columns that devices and nodes have in common. Memory is left out in the given order.
 func (v *View) columns(dropMemory int, first ...term.Column) []term.Column {

@@ -1,6 +1,7 @@
 package topview
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -145,12 +146,65 @@ func TestColours(t *testing.T) {
 	}
 }
 
+// TestSort: what is printed in other formats has the order of the table.
+func TestSort(t *testing.T) {
+	a, b := node("a"), node("b")
+	b.Items = b.Items[:1]
+	b.Items[0].Utilization, b.Items[0].Health = new(0.9), "Healthy"
+	tests := map[string]struct {
+		nodes string
+		gpus  string // of node a
+	}{
+		"":       {"a b", "0 1 2 3"},
+		"util":   {"b a", "0 1 2 3"},
+		"health": {"a b", "3 1 0 2"},
+		"memory": {"a b", "0 2 1 3"},
+	}
+	for key, tc := range tests {
+		t.Run(key, func(t *testing.T) {
+			nodes := []*v1alpha1.GPUSamples{{Node: a.Node, Items: slices.Clone(a.Items)}, b}
+			(&View{SortBy: key}).Sort(nodes)
+			var names, gpus []string
+			for _, one := range nodes {
+				names = append(names, one.Node)
+				for i := range one.Items {
+					if one.Node == "a" {
+						gpus = append(gpus, fmt.Sprint(one.Items[i].Index))
+					}
+				}
+			}
+			if got := strings.Join(names, " "); got != tc.nodes {
+				t.Errorf("nodes %s, want %s", got, tc.nodes)
+			}
+			if got := strings.Join(gpus, " "); got != tc.gpus {
+				t.Errorf("GPUs %s, want %s", got, tc.gpus)
+			}
+		})
+	}
+}
+
+// TestOneOfSeveral: a node that is left of several has the row and the history of a node, and where none is left the view says so.
+func TestOneOfSeveral(t *testing.T) {
+	view := &View{Several: true, None: "no GPU of ml", History: &History{}}
+	one := []*v1alpha1.GPUSamples{node("a")}
+	view.Remember(one)
+	layout := view.layout(one)
+	if len(layout.Rows) != 1 || layout.Rows[0][0].Text != "a" || view.History.line("a") == "" {
+		t.Errorf("rows %v, history %q", layout.Rows, view.History.line("a"))
+	}
+	var text strings.Builder
+	if err := view.Write(&text, nil, term.Output{}); err != nil || text.String() != "no GPU of ml\n" {
+		t.Errorf("%q, %v", text.String(), err)
+	}
+}
+
 func TestHistory(t *testing.T) {
 	history := &History{}
+	view := &View{History: history}
 	one := node("a")
 	for i := range historyColumns + 3 {
 		one.Items[0].Utilization = new(float64(i%2) * 0.99)
-		history.Add([]*v1alpha1.GPUSamples{one})
+		view.Remember([]*v1alpha1.GPUSamples{one})
 	}
 	tests := map[string]string{"a-0": strings.Repeat("█▁", historyColumns/2), "a-3": strings.Repeat("·", historyColumns), "": ""}
 	for key, want := range tests {
@@ -159,11 +213,11 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	one.Items = slices.Delete(one.Items, 0, 1)
-	history.Add([]*v1alpha1.GPUSamples{one})
+	view.Remember([]*v1alpha1.GPUSamples{one})
 	if got := history.line("a-0"); got != "" {
 		t.Errorf("a GPU that is gone has the history %q", got)
 	}
-	history.Add([]*v1alpha1.GPUSamples{one, node("b")})
+	view.Remember([]*v1alpha1.GPUSamples{one, node("b")})
 	if got, want := history.line("b"), strings.Repeat(" ", historyColumns-1)+"▃"; got != want {
 		t.Errorf("of a node: got %q, want %q", got, want)
 	}
