@@ -92,10 +92,12 @@ func (c *cluster) taint(node string, index int) {
 	}
 }
 
-// check returns the answers for a file.
+// check returns the answers for a file, on a machine of any speed.
 func (c *cluster) check(t testing.TB, text string) []v1alpha1.FitItem {
 	t.Helper()
-	return c.checkWith(t, Defaults(), text)
+	settings := Defaults()
+	settings.Timeout, settings.Explain = time.Minute, 20*time.Second
+	return c.checkWith(t, settings, text)
 }
 
 // checkWith is check by a scheduler with other settings.
