@@ -103,7 +103,7 @@ func documentedSections() []documentedSection {
 			{command: "kubectl get gpunodes", want: `(?m)^node-0 `},
 		}},
 		{howToDocument, "Select, sort and print", []documented{
-			{command: "berth gpus -n default -o wide", want: `(?m)^(NODE|no GPUs)`},
+			{command: "berth gpus -n default -o wide", want: `(?m)^(NODE|no GPU is held by namespace default)`},
 			{command: "berth gpus -l kubernetes.io/os=linux -o name", want: `(?m)^gpu/GPU-`},
 			{command: "berth gpus --sort-by=.uuid -o custom-columns=NODE:.node,GPU:.uuid,HEALTH:.health.state", want: `(?m)^node-0 +GPU-.* Healthy$`},
 		}},
