@@ -127,7 +127,9 @@ func (r *webReader) readSome(ctx context.Context, in *board.Input) {
 	}
 	namespaces := slices.Sorted(maps.Keys(names))
 	// The user's own is the first that is asked about.
-	slices.SortStableFunc(namespaces, func(a, b string) int { return rankOf(b == r.namespace) - rankOf(a == r.namespace) })
+	if at := slices.Index(namespaces, r.namespace); at > 0 {
+		namespaces = slices.Insert(slices.Delete(namespaces, at, at+1), 0, r.namespace)
+	}
 	if more := len(namespaces) - mostMay; more > 0 {
 		in.Notes = append(in.Notes, fmt.Sprintf("Whether you may list pods was asked for %d namespaces; %d more are shown without names", mostMay, more))
 		namespaces = namespaces[:mostMay]
@@ -145,13 +147,6 @@ func (r *webReader) readSome(ctx context.Context, in *board.Input) {
 		return
 	}
 	r.agents(in, agents)
-}
-
-func rankOf(first bool) int {
-	if first {
-		return 1
-	}
-	return 0
 }
 
 // agents adds on which nodes a pod of the agent is ready. Without any pod of the agent that is not known: the agents are processes of the

@@ -134,6 +134,21 @@ func signInPage(t *testing.T, api *signInAPI) http.Handler {
 	return page
 }
 
+// checkTexts checks what a page has, and what it has not.
+func checkTexts(t *testing.T, body string, has, hasNot []string) {
+	t.Helper()
+	for _, text := range has {
+		if !strings.Contains(body, text) {
+			t.Errorf("no %q in %s", text, body)
+		}
+	}
+	for _, text := range hasNot {
+		if strings.Contains(body, text) {
+			t.Errorf("%q in %s", text, body)
+		}
+	}
+}
+
 // TestSignedInUsers checks which names each user sees on the page to which they sign in, and that all but the lists that are kept current
 // is asked with the user's own token.
 func TestSignedInUsers(t *testing.T) {
@@ -176,16 +191,7 @@ func TestSignedInUsers(t *testing.T) {
 				}
 				both += body
 			}
-			for _, text := range tc.has {
-				if !strings.Contains(both, text) {
-					t.Errorf("no %q in %s", text, both)
-				}
-			}
-			for _, text := range tc.hasNot {
-				if strings.Contains(both, text) {
-					t.Errorf("%q in %s", text, both)
-				}
-			}
+			checkTexts(t, both, tc.has, tc.hasNot)
 			api.mu.Lock()
 			defer api.mu.Unlock()
 			if user := api.users[tc.token]; slices.ContainsFunc(api.seen, func(request string) bool { return !strings.HasPrefix(request, user+" ") }) {
@@ -236,14 +242,7 @@ func TestManyNamespaces(t *testing.T) {
 	answer := httptest.NewRecorder()
 	page.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
 	body := answer.Body.String()
-	for _, want := range []string{"p-z-zoe", "Whether you may list pods was asked for 200 namespaces; 22 more are shown without names"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %q in %s", want, body)
-		}
-	}
-	if strings.Contains(body, "team-") {
-		t.Errorf("the name of a namespace in %s", body)
-	}
+	checkTexts(t, body, []string{"p-z-zoe", "Whether you may list pods was asked for 200 namespaces; 22 more are shown without names"}, []string{"team-"})
 }
 
 // TestSignedInHolders: a trace of a GPU names its holders only to users who may list the pods of their namespaces, and says to others that
@@ -273,16 +272,7 @@ func TestSignedInHolders(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer t-ann")
 			page.ServeHTTP(answer, r)
 			body := answer.Body.String()
-			for _, text := range tc.has {
-				if !strings.Contains(body, text) {
-					t.Errorf("no %q in %s", text, body)
-				}
-			}
-			for _, text := range tc.hasNot {
-				if strings.Contains(body, text) {
-					t.Errorf("%q in %s", text, body)
-				}
-			}
+			checkTexts(t, body, tc.has, tc.hasNot)
 		})
 	}
 }

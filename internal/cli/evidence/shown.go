@@ -19,11 +19,11 @@ func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 	}
 	node = node.DeepCopy()
 	source := gpuNodeSource(node.Name)
-	any := false
+	hides := false
 	shown := func(id string, holders []v1alpha1.Holder) []v1alpha1.Holder {
 		kept := slices.DeleteFunc(slices.Clone(holders), func(h v1alpha1.Holder) bool { return h.Namespace != "" && !a.Shows(h.Namespace) })
 		if hidden := len(holders) - len(kept); hidden > 0 {
-			any = true
+			hides = true
 			source.Field = id
 			e.Unread = append(e.Unread, trace.Unread{Source: source, Why: fmt.Sprintf("holders of %s in namespaces whose pods you may not list: %d", id, hidden)})
 		}
@@ -39,7 +39,7 @@ func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 		}
 	}
 	for _, offer := range offers {
-		if any && offer != nil && offer.Draining != "" {
+		if hides && offer != nil && offer.Draining != "" {
 			offer.Draining = hiddenReason
 		}
 	}

@@ -95,6 +95,21 @@ func (s *testServer) get(target string) *httptest.ResponseRecorder {
 	return answer
 }
 
+// checkTexts checks what a page has, and what it never has.
+func checkTexts(t *testing.T, body string, want, never []string) {
+	t.Helper()
+	for _, text := range want {
+		if !strings.Contains(body, text) {
+			t.Errorf("no %q in:\n%s", text, body)
+		}
+	}
+	for _, text := range never {
+		if strings.Contains(body, text) {
+			t.Errorf("%q in:\n%s", text, body)
+		}
+	}
+}
+
 func TestRoutes(t *testing.T) {
 	hostile := cluster(1)
 	hostile.GPUNodes[0].Status.Problems = []v1alpha1.Cause{{Code: "X", Message: `<script>alert(1)</script>`, Recover: `"><img src=x onerror=alert(2)>`}}
@@ -141,16 +156,7 @@ func TestRoutes(t *testing.T) {
 			if answer.Code != test.status {
 				t.Fatalf("got status %d: %s", answer.Code, answer.Body)
 			}
-			for _, want := range test.want {
-				if !strings.Contains(answer.Body.String(), want) {
-					t.Errorf("no %q in:\n%s", want, answer.Body)
-				}
-			}
-			for _, never := range test.never {
-				if strings.Contains(answer.Body.String(), never) {
-					t.Errorf("%q in:\n%s", never, answer.Body)
-				}
-			}
+			checkTexts(t, answer.Body.String(), test.want, test.never)
 			if csp := answer.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'self';") {
 				t.Errorf("got Content-Security-Policy %q", csp)
 			}
@@ -409,16 +415,7 @@ func TestReasons(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			body := s.get(test.target).Body.String()
-			for _, want := range test.want {
-				if !strings.Contains(body, want) {
-					t.Errorf("no %q in:\n%s", want, body)
-				}
-			}
-			for _, never := range test.never {
-				if strings.Contains(body, never) {
-					t.Errorf("%q in:\n%s", never, body)
-				}
-			}
+			checkTexts(t, body, test.want, test.never)
 		})
 	}
 	made, err := s.Board(t.Context(), v1alpha1.BoardFilter{Namespace: "team-1"})

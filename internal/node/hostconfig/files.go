@@ -143,7 +143,7 @@ func Walk(root, dir string, entries int, visit func(path string, entry fs.DirEnt
 	})
 }
 
-// openDir opens a directory of the host. A link that is made meanwhile leads out of the host's root neither.
+// openDir opens a directory of the host. A link that is made at the same time does not lead out of the root of the host either.
 func openDir(root, dir string) (*os.Root, error) {
 	full, err := Beneath(root, dir)
 	if err != nil {

@@ -14,6 +14,10 @@ const (
 	defaultInterval = time.Second
 	// defaultResync is the time between two comparisons with the object.
 	defaultResync = 10 * time.Minute
+	// firstCompare and secondCompare are the times until the first two comparisons, where those are shorter. The agent that this one replaces
+	// can have a write under way when it ends, which the API server carries out after the first one of this agent.
+	firstCompare  = 5 * time.Second
+	secondCompare = 25 * time.Second
 )
 
 // PublisherDeps are the dependencies of a Publisher.
@@ -31,7 +35,7 @@ type PublisherDeps[T any] struct {
 	// Interval is the least time between two writes; default 1 s.
 	Interval time.Duration
 	// Resync is the time between two comparisons, after which what was deleted or edited by hand is written again;
-	// default 10 min.
+	// default 10 min. The first ones come earlier, for the last write of an agent that ends.
 	Resync time.Duration
 }
 
@@ -107,7 +111,8 @@ type published[T any] struct {
 func (p *Publisher[T]) Run(ctx context.Context) error {
 	var there published[T]
 	p.compare(ctx, &there) // A restarted agent does not write an equal value again.
-	resync := p.deps.Retry.Clock.NewTicker(p.deps.Resync)
+	early := []time.Duration{firstCompare, secondCompare}
+	resync := p.deps.Retry.Clock.NewTimer(min(early[0], p.deps.Resync))
 	defer resync.Stop()
 	for failures := 0; ; {
 		wrote, err := p.step(ctx, &there)
@@ -136,6 +141,11 @@ func (p *Publisher[T]) Run(ctx context.Context) error {
 		case <-p.wake.C():
 		case <-resync.C():
 			p.compare(ctx, &there)
+			next := p.deps.Resync
+			if early = early[min(1, len(early)):]; len(early) > 0 {
+				next = min(early[0], next)
+			}
+			resync.Reset(next)
 		}
 	}
 }

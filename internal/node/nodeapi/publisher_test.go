@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -136,6 +137,35 @@ func TestPublisherKeepsTheValueOverARestart(t *testing.T) {
 	}
 }
 
+// TestPublisherReplaces checks that a write which the agent before had under way, and which comes after the first one of this agent, does
+// not stay for long.
+func TestPublisherReplaces(t *testing.T) {
+	tests := map[string]struct{ late, stays time.Duration }{
+		"at once":        {time.Second, 4 * time.Second},
+		"after a while":  {20 * time.Second, 10 * time.Second},
+		"edited by hand": {time.Minute, 9*time.Minute + 30*time.Second},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			p := &place{value: counting(1)}
+			publishing(t, p, func(t *testing.T, publisher *nodeapi.Publisher[value]) {
+				publisher.Publish(counting(2))
+				time.Sleep(test.late)
+				p.Lock()
+				p.value = counting(1)
+				p.Unlock()
+				time.Sleep(test.stays + time.Second)
+				synctest.Wait()
+				p.Lock()
+				defer p.Unlock()
+				if want := []time.Duration{0, test.late + test.stays}; !slices.Equal(p.at, want) || p.value["count"] != "2" {
+					t.Errorf("written at %v, and it is %v; want at %v", p.at, p.value, want)
+				}
+			})
+		})
+	}
+}
+
 func TestPublisherFollows(t *testing.T) {
 	one := []value{counting(2)}
 	tests := map[string]struct {
@@ -165,7 +195,7 @@ func TestPublisherFollows(t *testing.T) {
 				for _, v := range test.publish {
 					publisher.Publish(v)
 				}
-				time.Sleep(2 * time.Second)
+				time.Sleep(time.Minute)
 				if test.harm != nil {
 					p.Lock()
 					test.harm(p)
@@ -175,8 +205,8 @@ func TestPublisherFollows(t *testing.T) {
 				synctest.Wait()
 				p.Lock()
 				defer p.Unlock()
-				if len(p.at) != test.writes || p.reads != 2 {
-					t.Errorf("%d writes and %d reads, want %d and 2", len(p.at), p.reads, test.writes)
+				if len(p.at) != test.writes || p.reads != 4 {
+					t.Errorf("%d writes and %d reads, want %d and 4", len(p.at), p.reads, test.writes)
 				}
 				if diff := cmp.Diff(test.want, p.value); diff != "" {
 					t.Errorf("at the end (-want +got):\n%s", diff)

@@ -152,7 +152,7 @@ func TestWoken(t *testing.T) {
 			w.mu.Lock()
 			w.train().refused = &refused{version: 1, at: start, text: "too small"}
 			if _, text := w.known(w.train(), pod(1, 3, ""), 2); text != "too small" {
-				t.Errorf("the second one is told %q", text)
+				t.Errorf("the answer to the second one is %q", text)
 			}
 			w.mu.Unlock()
 			w.clock.Step(w.limits.Repeat - time.Second)
