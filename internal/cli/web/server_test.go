@@ -160,6 +160,10 @@ func TestRoutes(t *testing.T) {
 			if csp := answer.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'self';") {
 				t.Errorf("got Content-Security-Policy %q", csp)
 			}
+			// With none, a browser sends a form of the page with the origin null, which the sign-in refuses.
+			if policy := answer.Header().Get("Referrer-Policy"); policy != "same-origin" {
+				t.Errorf("got Referrer-Policy %q", policy)
+			}
 		})
 	}
 }
@@ -392,7 +396,7 @@ func TestSlowAgents(t *testing.T) {
 // TestReasons checks that the reasons are those of the pods that a page shows, and that the object that is asked for once has them.
 func TestReasons(t *testing.T) {
 	in := cluster(1)
-	for i := range 30 {
+	for i := range 32 {
 		in.Waiting = append(in.Waiting, v1alpha1.BoardWaiting{Namespace: fmt.Sprint("team-", i/15), Name: fmt.Sprint("pod-", i), Pod: fmt.Sprint("pod-", i), Pods: 1, Since: metav1.NewTime(start)})
 	}
 	s := newTestServer(t, in, func(d *Deps) {
@@ -408,9 +412,10 @@ func TestReasons(t *testing.T) {
 		target      string
 		want, never []string
 	}{
-		"the oldest":     {target: "/", want: []string{"reason of pod-0, false", "reason of pod-11, false", "18 more wait"}, never: []string{"reason of pod-12,"}},
+		"the oldest":     {target: "/", want: []string{"reason of pod-0, false", "reason of pod-11, false", "20 more wait"}, never: []string{"reason of pod-12,"}},
 		"of a namespace": {target: "/?namespace=team-1", want: []string{"reason of pod-15, false", "reason of pod-26, false", "3 more wait"}, never: []string{"pod-14", "pod-27"}},
-		"of another":     {target: "/?namespace=team-2", want: []string{"Nothing that you may see"}, never: []string{"more wait", "evaluated at"}},
+		"of two pods":    {target: "/?namespace=team-2", want: []string{"reason of pod-30, false", "reason of pod-31, false"}, never: []string{"pod-29", "more wait"}},
+		"of another":     {target: "/?namespace=team-3", want: []string{"Nothing that you may see"}, never: []string{"more wait", "evaluated at"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -113,7 +113,7 @@ func (s *SignIn) form(w http.ResponseWriter, status int, next, problem string) {
 func nextOf(text string) string {
 	address, err := url.Parse(text)
 	if err != nil || len(text) > mostNext || address.Scheme != "" || address.Host != "" || address.User != nil || strings.Contains(text, `\`) ||
-		!strings.HasPrefix(text, "/") || strings.HasPrefix(text, "//") || strings.HasPrefix(address.Path, "/sign-") || strings.HasPrefix(address.Path, "//") {
+		!strings.HasPrefix(text, "/") || strings.HasPrefix(address.Path, "/sign-") || strings.HasPrefix(address.Path, "//") {
 		return ""
 	}
 	return address.RequestURI()
