@@ -16,14 +16,14 @@ func TestWaitReasons(t *testing.T) {
 	start := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
 	var w waitReasons
 	pods := func(names string) (list []v1alpha1.BoardWaiting) {
-		for _, name := range strings.Fields(names) {
+		for name := range strings.FieldsSeq(names) {
 			list = append(list, v1alpha1.BoardWaiting{Namespace: "ml", Pod: name})
 		}
 		return list
 	}
 	end := func(at time.Duration, names string) {
 		reasons := map[string]*v1alpha1.Why{}
-		for _, name := range strings.Fields(names) {
+		for name := range strings.FieldsSeq(names) {
 			reasons["ml/"+name] = &v1alpha1.Why{Sentence: name}
 		}
 		w.end(start.Add(at), reasons)

@@ -14,8 +14,9 @@ const (
 	defaultInterval = time.Second
 	// defaultResync is the time between two comparisons with the object.
 	defaultResync = 10 * time.Minute
-	// firstCompare and secondCompare are the times until the first two comparisons, where those are shorter. The agent that this one replaces
-	// can have a write under way when it ends, which the API server carries out after the first one of this agent.
+	// firstCompare and secondCompare are the times until the first two comparisons, where those are shorter than
+	// the resync. The agent that this one replaces can have a write under way when it ends, which the API server
+	// carries out after the first one of this agent.
 	firstCompare  = 5 * time.Second
 	secondCompare = 25 * time.Second
 )
