@@ -110,7 +110,7 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 	if api == nil {
 		return gpuNodesHere(ctx, from, what, noAPI, wanted)
 	}
-	nodes, err := api.GPUNodes(ctx, &trace.Evidence{})
+	nodes, err := api.ListGPUNodes(ctx)
 	switch {
 	case err == nil:
 		if nodes, err = chosen(nodes, wanted); err == nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -238,6 +239,7 @@ func selectedBy(text string, list []any) []any {
 func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 	lists := map[string][]any{}
 	objects := map[string]any{}
+	var forbidden []string
 	for document := range strings.SplitSeq(ts.ReadFile(args[0]), "\n---\n") {
 		var object map[string]any
 		ts.Check(yaml.Unmarshal([]byte(document), &object))
@@ -275,6 +277,8 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		case "Namespace":
 			const path = "/api/v1/namespaces"
 			lists[path] = append(lists[path], object)
+		case "Forbidden": // a path that the user may not read
+			forbidden = append(forbidden, name)
 		case "Node":
 			objects["/api/v1/nodes/"+name] = object
 			lists["/api/v1/nodes"] = append(lists["/api/v1/nodes"], object)
@@ -293,6 +297,10 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
+		if slices.Contains(forbidden, r.URL.Path) {
+			refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, r.URL.Path+" is forbidden")
+			return
+		}
 		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
 			"reason": "NotFound", "message": "not found"})
 		if object, ok := objects[r.URL.Path]; ok {

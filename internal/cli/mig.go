@@ -12,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/core/mig"
-	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -247,7 +246,7 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 func migSubjectOfNode(ctx context.Context, api *evidence.API, name string) (*migSubject, error) {
 	object, err := api.Client.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		if nodes, listError := api.GPUNodes(ctx, &trace.Evidence{}); listError == nil {
+		if nodes, listError := api.ListGPUNodes(ctx); listError == nil {
 			found, err := chosen(nodes, []string{name})
 			if err != nil {
 				return nil, err

@@ -135,11 +135,17 @@ func selected[T any](ctx context.Context, s *sources, api *evidence.API, nodes [
 
 // local reads this node's sources if the flags select them or if this machine is a node; otherwise it returns nil.
 func (s *sources) local(ctx context.Context) (*evidence.Local, error) {
+	return s.localOf(ctx, trace.Ref{})
+}
+
+// localOf is local for a trace of one pod.
+func (s *sources) localOf(ctx context.Context, pod trace.Ref) (*evidence.Local, error) {
 	asked := slices.ContainsFunc(localFlags(), s.flags.Changed)
 	if !asked && !s.onNode() {
 		return nil, nil
 	}
 	places := s.find()
+	places.Pod = pod
 	if err := s.hardware(&places); err != nil {
 		return nil, err
 	}

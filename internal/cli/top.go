@@ -148,7 +148,10 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 		agent := from.onHost("agent", from.places.Agent)
 		return func(ctx context.Context) ([]*v1alpha1.GPUSamples, error) {
 			samples, err := readSamples(ctx, agent)
-			return []*v1alpha1.GPUSamples{samples}, err
+			if err != nil {
+				return nil, err
+			}
+			return []*v1alpha1.GPUSamples{samples}, nil
 		}, false, nil
 	}
 	if here {

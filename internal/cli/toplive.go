@@ -102,7 +102,7 @@ func (l *liveTop) update(nodes []*v1alpha1.GPUSamples, err error) error {
 
 // head describes what is shown.
 func (l *liveTop) head() string {
-	if len(l.nodes) == 1 {
+	if !l.view.Several && len(l.nodes) == 1 {
 		one := l.nodes[0]
 		return fmt.Sprintf("%s   %d GPUs   measured %.1f s ago   q ends", orElse(one.Node, "this node"), len(one.Items), one.AgeSeconds)
 	}

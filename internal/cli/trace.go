@@ -168,8 +168,7 @@ func unpublished(list []trace.Disagreement) bool {
 // collectTrace reads the node first, because only the node knows which pod a process or a UID belongs to, then the API,
 // and joins both. shows tells the holders of which namespaces may be named from GPUNodes; nil names all.
 func collectTrace(ctx context.Context, from *sources, query trace.Query, shows func(string) bool) (*trace.Trace, error) {
-	from.places.Pod = query.Pod
-	local, err := from.local(ctx)
+	local, err := from.localOf(ctx, query.Pod)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +246,7 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 	case query.Claim.Name != "":
 		return askClaim(ctx, api, all, query, must)
 	case query.Device != "":
-		if _, err := api.GPUNodes(ctx, all); fatal(err) {
+		if err := api.GPUNodes(ctx, all, query.Device); fatal(err) {
 			return nil, apiError(fmt.Errorf("trace %s: list the GPUNode objects of berth-agent: %w", query, err),
 				"without them: berth trace "+string(query.Device)+" --node-local on the node")
 		}
@@ -349,6 +348,9 @@ func notFound(missing *trace.NotFoundError, names []string, unread []trace.Unrea
 		hints = append(hints, "did you mean: "+strings.Join(nearest, ", "))
 	}
 	for _, one := range unread {
+		if one.Source.Kind == trace.GPUNode && one.Source.Field != "" {
+			continue // Whose holders of a device are not shown: it was read, and has no such name.
+		}
 		hints = append(hints, fmt.Sprintf("not read: %s: %s", one.Source.Kind, one.Why))
 	}
 	if len(hints) == 0 {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/follow"
-	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 )
 
@@ -56,7 +55,7 @@ func followNodes(ctx context.Context, what string, deps Deps, from *sources, out
 		return none, usagef("-w: want the names of nodes or -l, not both")
 	case len(wanted) > 0:
 		// A name that there is not is an error, as without -w. An error of the API server is one of the list that follows.
-		if nodes, err := api.GPUNodes(ctx, &trace.Evidence{}); err == nil {
+		if nodes, err := api.ListGPUNodes(ctx); err == nil {
 			if _, err := chosen(nodes, wanted); err != nil {
 				return none, err
 			}

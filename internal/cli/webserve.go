@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/web"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
@@ -263,11 +264,34 @@ func (r *webReader) traceText(ctx context.Context, what string) (string, error) 
 	}
 	object := traceObject(found)
 	// How many holders are not shown is said of the devices of this trace only.
+	concerned := concernedBy(found)
 	object.NotRead = slices.DeleteFunc(object.NotRead, func(n v1alpha1.TraceNotRead) bool {
-		return n.Kind == string(trace.GPUNode) && n.Field != "" && !slices.ContainsFunc(object.Devices, func(d v1alpha1.TraceDevice) bool { return d.UUID == n.Field })
+		return n.Kind == string(trace.GPUNode) && n.Field != "" && !concerned[gpu.UUID(n.Field)]
 	})
 	addWhy(ctx, r.api.Client, object, r.now())
 	var text bytes.Buffer
 	err = traceTable(&text, object)
 	return text.String(), err
+}
+
+// concernedBy returns the devices of a trace, with the GPUs of its MIG devices.
+func concernedBy(found *trace.Trace) map[gpu.UUID]bool {
+	all := map[gpu.UUID]bool{}
+	add := func(devices []trace.Device) {
+		for i := range devices {
+			all[devices[i].UUID], all[devices[i].Parent] = true, true
+		}
+	}
+	add(found.Devices)
+	for _, pod := range found.Pods {
+		for i := range pod.Containers {
+			add(pod.Containers[i].Devices)
+		}
+	}
+	for i := range found.Claims {
+		for _, device := range found.Claims[i].Devices {
+			all[device.UUID] = true
+		}
+	}
+	return all
 }

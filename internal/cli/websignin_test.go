@@ -33,8 +33,12 @@ type signInAPI struct {
 	rights map[string]bool
 	// gpuNodes are what users list who have the right.
 	gpuNodes []v1alpha1.GPUNode
-	mu       sync.Mutex
-	seen     []string
+	// pods are what each user reads who knows their names.
+	pods []corev1.Pod
+	mu   sync.Mutex
+	seen []string
+	// reviewed are the namespaces of which users asked whether they may list something.
+	reviewed []string
 }
 
 func (a *signInAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -57,10 +61,17 @@ func (a *signInAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		what := review.Spec.ResourceAttributes
+		a.mu.Lock()
+		a.reviewed = append(a.reviewed, what.Namespace)
+		a.mu.Unlock()
 		review.Status.Allowed = what.Verb == "list" && a.may(user, what.Resource, what.Namespace)
 		_ = json.NewEncoder(w).Encode(&review)
 	case resource == "gpunodes" && a.may(user, resource, ""):
 		_ = json.NewEncoder(w).Encode(&v1alpha1.GPUNodeList{Items: a.gpuNodes})
+	case strings.Contains(r.URL.Path, "/gpunodes/") && a.may(user, "gpunodes", ""):
+		answerNamed(w, a.gpuNodes, func(n *v1alpha1.GPUNode) bool { return n.Name == resource })
+	case strings.Contains(r.URL.Path, "/pods/") && len(a.pods) > 0:
+		answerNamed(w, a.pods, func(p *corev1.Pod) bool { return strings.HasSuffix(r.URL.Path, p.Namespace+"/pods/"+p.Name) })
 	default:
 		namespace := ""
 		if len(parts) > 4 && parts[3] == "namespaces" {
@@ -68,6 +79,16 @@ func (a *signInAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("%s is forbidden: User %q cannot list resource %q in namespace %q", resource, user, resource, namespace))
 	}
+}
+
+func answerNamed[T any](w http.ResponseWriter, list []T, is func(*T) bool) {
+	for i := range list {
+		if is(&list[i]) {
+			_ = json.NewEncoder(w).Encode(&list[i])
+			return
+		}
+	}
+	refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, "not found")
 }
 
 func (a *signInAPI) may(user, resource, namespace string) bool {

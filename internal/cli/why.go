@@ -76,7 +76,13 @@ cannot be read.`,
 			if err != nil {
 				return err
 			}
-			return out.print(deps.Out, answer, func(w io.Writer) error { return whyText(w, answer) })
+			if err := out.print(deps.Out, answer, func(w io.Writer) error { return whyText(w, answer) }); err != nil {
+				return err
+			}
+			if answer.Code == string(why.Hidden) {
+				return errNotAllChecked
+			}
+			return nil
 		},
 	}
 	from.bindKube(cmd.Flags())

@@ -247,7 +247,7 @@ func (a API) GPUNode(ctx context.Context, e *trace.Evidence, name string) *v1alp
 	if err == nil {
 		node, decodeError := gpunode.Decode(object)
 		if decodeError == nil {
-			a.addGPUNode(e, node)
+			a.addGPUNode(e, node, "")
 			return node
 		}
 		err = decodeError

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
@@ -40,20 +41,29 @@ func (a API) EachPod(ctx context.Context, visit func(*corev1.Pod)) error {
 	}
 }
 
-// GPUNodes reads all GPUNode objects with one request.
-func (a API) GPUNodes(ctx context.Context, e *trace.Evidence) ([]v1alpha1.GPUNode, error) {
+// ListGPUNodes reads all GPUNode objects with one request.
+func (a API) ListGPUNodes(ctx context.Context) ([]v1alpha1.GPUNode, error) {
 	list := &v1alpha1.GPUNodeList{}
 	text, err := raw(a.REST.Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, v1alpha1.GPUNodeResource).Do(ctx))
 	if err == nil {
 		err = json.Unmarshal(text, list)
 	}
 	if err != nil {
-		e.Unread = append(e.Unread, trace.Unread{Source: trace.Source{Kind: trace.GPUNode,
-			Path: v1alpha1.GPUNodeResource}, Why: gpuNodeReason(err)})
 		return nil, err
 	}
-	for i := range list.Items {
-		a.addGPUNode(e, &list.Items[i])
-	}
 	return list.Items, nil
+}
+
+// GPUNodes adds what all GPUNode objects contain to the evidence about a device, a UUID or the beginning of one.
+func (a API) GPUNodes(ctx context.Context, e *trace.Evidence, device gpu.UUID) error {
+	nodes, err := a.ListGPUNodes(ctx)
+	if err != nil {
+		e.Unread = append(e.Unread, trace.Unread{Source: trace.Source{Kind: trace.GPUNode,
+			Path: v1alpha1.GPUNodeResource}, Why: gpuNodeReason(err)})
+		return err
+	}
+	for i := range nodes {
+		a.addGPUNode(e, &nodes[i], device)
+	}
+	return nil
 }

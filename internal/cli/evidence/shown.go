@@ -3,24 +3,32 @@ package evidence
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
 // hiddenReason stands for a text that can have the names of pods.
 const hiddenReason = "the reason can name pods that you may not list"
 
-// addGPUNode adds what a GPUNode contains, without the holders of namespaces that Shows leaves out; how many those are is an Unread.
-func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
+// addGPUNode adds what a GPUNode contains, without the holders of namespaces that Shows leaves out; how many those are is an Unread. Of a
+// node without the device that the evidence is about, a UUID or the beginning of one, no holders are added, so that Shows is asked about
+// the namespaces of one node, and not of the fleet.
+func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode, device gpu.UUID) {
 	if a.Shows == nil {
 		AddGPUNode(e, node)
 		return
 	}
 	node = node.DeepCopy()
 	source := gpuNodeSource(node.Name)
-	hides := false
+	hides, concerned := false, hasDevice(node, string(device))
 	shown := func(id string, holders []v1alpha1.Holder) []v1alpha1.Holder {
+		if !concerned {
+			hides = hides || len(holders) > 0
+			return nil
+		}
 		kept := slices.DeleteFunc(slices.Clone(holders), func(h v1alpha1.Holder) bool { return h.Namespace != "" && !a.Shows(h.Namespace) })
 		if hidden := len(holders) - len(kept); hidden > 0 {
 			hides = true
@@ -44,4 +52,15 @@ func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 		}
 	}
 	AddGPUNode(e, node)
+	if hides {
+		e.Withheld = append(e.Withheld, gpuNodeSource(node.Name))
+	}
+}
+
+// hasDevice reports whether the UUID of a device of the node begins with id.
+func hasDevice(node *v1alpha1.GPUNode, id string) bool {
+	return slices.ContainsFunc(node.Status.Devices, func(d v1alpha1.GPUDevice) bool {
+		return strings.HasPrefix(d.UUID, id) ||
+			slices.ContainsFunc(d.MIGDevices, func(m v1alpha1.MIGDevice) bool { return strings.HasPrefix(m.UUID, id) })
+	})
 }

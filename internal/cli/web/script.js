@@ -46,6 +46,7 @@
       const text = await answer.text();
       if (!answer.ok) { throw new Error(answer.status + " " + (answer.status === 401 ? text : answer.statusText)); }
       last = Date.now();
+      if (busy()) { return; }
       if (shown === null || strip(text) !== strip(shown) || !renew(text)) { replace(text); }
       shown = text;
     } catch (error) {

@@ -247,7 +247,7 @@ func (j *joiner) impliedByClaims(pod *podState, c *containerState, said []statem
 		case ClaimRecord, Ledger:
 			must = j.isLocal(pod)
 		case GPUNode:
-			must = pod.isOn(gpuNodeHost(source))
+			must = pod.isOn(gpuNodeHost(source)) && !j.withheld(source)
 		}
 		if must && !slices.ContainsFunc(said, func(s statement) bool { return s.source == source }) {
 			silent = append(silent, statement{source: source, by: byClaim})

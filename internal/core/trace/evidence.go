@@ -88,7 +88,9 @@ type Evidence struct {
 	// Read lists the sources that were read completely, so that the absence of a statement is known too.
 	Read []Source
 	// Partial are those of Read that list the GPUs of one vendor only.
-	Partial     []Partial
+	Partial []Partial
+	// Withheld are those of Read of which holders were left out, so that they say nothing by not naming one.
+	Withheld    []Source
 	Unread      []Unread
 	Pods        []PodFact
 	Waits       []WaitFact

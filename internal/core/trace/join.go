@@ -151,6 +151,7 @@ func canonicalise(evidence Evidence) Evidence {
 		Host:        evidence.Host,
 		Read:        canonicalList(evidence.Read, func(s Source) Source { return s }),
 		Partial:     canonicalList(evidence.Partial, func(f Partial) Source { return f.Source }),
+		Withheld:    canonicalList(evidence.Withheld, func(s Source) Source { return s }),
 		Unread:      canonicalList(evidence.Unread, func(f Unread) Source { return f.Source }),
 		Pods:        canonicalList(evidence.Pods, func(f PodFact) Source { return f.Source }),
 		Waits:       canonicalList(evidence.Waits, func(f WaitFact) Source { return f.Source }),

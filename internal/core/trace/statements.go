@@ -289,10 +289,13 @@ func (j *joiner) mustList(source Source, pod *podState, c *containerState, spoke
 	case Ledger:
 		return spoke[Checkpoint] && !pod.assigned(source) // the checkpoint has only this node's pods
 	case GPUNode:
-		return (spoke[Checkpoint] || spoke[PodStatus]) && pod.isOn(gpuNodeHost(source)) && !pod.assigned(source)
+		return (spoke[Checkpoint] || spoke[PodStatus]) && pod.isOn(gpuNodeHost(source)) && !pod.assigned(source) && !j.withheld(source)
 	}
 	return false
 }
+
+// withheld reports whether holders of a source were left out.
+func (j *joiner) withheld(source Source) bool { return slices.Contains(j.evidence.Withheld, source) }
 
 // gpuNodeHost returns the Kubernetes node that a GPUNode source describes; its path ends with the name.
 func gpuNodeHost(source Source) string {

@@ -84,6 +84,7 @@ func without(e Evidence, kind Kind) Evidence {
 	return Evidence{
 		Read:        keep(e.Read, func(s Source) bool { return s.Kind != kind }),
 		Partial:     keep(e.Partial, func(p Partial) bool { return p.Source.Kind != kind }),
+		Withheld:    keep(e.Withheld, func(s Source) bool { return s.Kind != kind }),
 		Unread:      e.Unread,
 		Pods:        keep(e.Pods, func(f PodFact) bool { return f.Source.Kind != kind }),
 		Waits:       keep(e.Waits, func(f WaitFact) bool { return f.Source.Kind != kind }),
@@ -104,7 +105,7 @@ func keep[T any](list []T, want func(T) bool) []T {
 
 func merge(a, b Evidence) Evidence {
 	return Evidence{
-		Read: slices.Concat(a.Read, b.Read), Partial: slices.Concat(a.Partial, b.Partial), Unread: slices.Concat(a.Unread, b.Unread), Pods: slices.Concat(a.Pods, b.Pods),
+		Read: slices.Concat(a.Read, b.Read), Partial: slices.Concat(a.Partial, b.Partial), Withheld: slices.Concat(a.Withheld, b.Withheld), Unread: slices.Concat(a.Unread, b.Unread), Pods: slices.Concat(a.Pods, b.Pods),
 		Assignments: slices.Concat(a.Assignments, b.Assignments), Answers: slices.Concat(a.Answers, b.Answers),
 		Claims: slices.Concat(a.Claims, b.Claims), Uses: slices.Concat(a.Uses, b.Uses),
 		Containers: slices.Concat(a.Containers, b.Containers), Processes: slices.Concat(a.Processes, b.Processes),
@@ -141,6 +142,9 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 			e.Read = append(e.Read, read)
 			if args["vendor"] != "" {
 				e.Partial = append(e.Partial, Partial{read, args["vendor"]})
+			}
+			if args["withheld"] != "" {
+				e.Withheld = append(e.Withheld, read)
 			}
 		}
 	case "unread":
