@@ -72,10 +72,10 @@ func (f *finder) endpoint(args arguments) Place {
 	return Place{}
 }
 
-// absolute returns the path that a flag has; empty for a relative one, since the directory of the kubelet is not known.
+// absolute returns the path that a flag has, cleaned; empty for a relative one, since the directory of the kubelet is not known.
 func absolute(args arguments, name string) string {
 	if value, _ := flag(args.list, name); filepath.IsAbs(value) {
-		return value
+		return filepath.Clean(value)
 	}
 	return ""
 }

@@ -64,6 +64,8 @@ func TestTrust(t *testing.T) {
 		"k3s decides": {host: both + "titled 11 host /usr/local/bin/k3s server\n", want: second},
 		"a drop-in decides": {host: both + "process 11 host kubelet --config-dir=/d --config /c\n-- c" + kind + ends + plain + "\n-- d/1.conf" + kind + ends + k3s + "\n-- d/2.conf" + kind,
 			want: second},
+		"a drop-in decides, of a directory with a slash at its end": {host: both + "process 11 host kubelet --config-dir=/d/ --config=/c\n-- c" + kind + ends + plain + "\n-- d/1.conf" + kind + ends + k3s + "\n",
+			want: second},
 		"a drop-in in a directory decides": {host: both + "process 11 host kubelet --config-dir /d\n-- d/1.conf" + kind + ends + plain + "\n-- d/2/a.conf" + kind + ends + k3s + "\n-- d/3 --\n[\n",
 			want: second},
 		"a file decides, and a drop-in cannot be read": {host: both + "process 11 host kubelet --config=/c --config-dir=/d\n-- c" + kind + ends + k3s + "\n-- d/1.conf --\n[\n",

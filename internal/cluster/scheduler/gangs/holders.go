@@ -57,8 +57,10 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 }
 
 const (
-	// soon is how far ahead the end of a pod can be that is being deleted and is waited for.
-	soon = time.Minute
+	// soon is how far ahead the end of a pod can be that is being deleted and is waited for; soonPreempted that of one that a scheduler has
+	// ended for others. A scheduler that has started again does not know for which gang it ended them: it must not end more for that gang.
+	soon          = time.Minute
+	soonPreempted = 15 * time.Minute
 	// longOver is how long after its end such a pod is waited for: one that is still there may never end, since a finalizer or a node that
 	// is lost keeps it.
 	longOver = 5 * time.Minute
@@ -68,7 +70,17 @@ const (
 // (k8s.io/apiserver 0.37.1, pkg/registry/rest/delete.go:163).
 func endsSoon(pod *v1.Pod, now time.Time) bool {
 	left := pod.DeletionTimestamp.Sub(now)
-	return left <= soon && left >= -longOver
+	return left <= ahead(pod) && left >= -longOver
+}
+
+// ahead returns how far ahead the end of a pod can be that is being deleted.
+func ahead(pod *v1.Pod) time.Duration {
+	if slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonPreemptionByScheduler
+	}) {
+		return soonPreempted
+	}
+	return soon
 }
 
 // deletedUnits returns units of pods that are being deleted, each alone. Their ranks are below all priorities, in the order in which they
@@ -117,7 +129,7 @@ func (f *floor) count(pod *v1.Pod, now time.Time) {
 	case endsSoon(pod, now):
 		f.priority = math.MinInt32
 	default:
-		if at := pod.DeletionTimestamp.Add(-soon); at.After(now) && (f.until.IsZero() || at.Before(f.until)) {
+		if at := pod.DeletionTimestamp.Add(-ahead(pod)); at.After(now) && (f.until.IsZero() || at.Before(f.until)) {
 			f.until = at
 		}
 	}

@@ -185,6 +185,10 @@ func TestLower(t *testing.T) {
 		"one that ends in more than a minute, one that should have ended long ago": {[]*v1.Pod{
 			running("a", 1, deletedAt(time.Minute+1)), running("b", 1, deletedAt(-5*time.Minute-1)), running("c", 1),
 		}, "c"},
+		"a scheduler has ended them for others": {[]*v1.Pod{
+			running("a", 1, deletedAt(15*time.Minute), preempted), running("b", 1, deletedAt(15*time.Minute+1), preempted), running("c", 1),
+			running("d", 1, deletedAt(-5*time.Minute-1), preempted), running("e", 1, deletedAt(time.Minute+1), evicted),
+		}, "c, a"},
 		"a pod that is being deleted, of any priority": {[]*v1.Pod{running("a", 1, with(50), gone), running("b", 1)}, "b, a"},
 	}
 	for name, test := range tests {
@@ -232,6 +236,8 @@ func TestEndable(t *testing.T) {
 		{5, []*v1.Pod{running("a", 1, with(10))}, false},
 		{6, []*v1.Pod{running("a", 1, deletedAt(-time.Hour))}, false},
 		{7, []*v1.Pod{running("a", 1, deletedAt(time.Hour))}, false},
+		{8, []*v1.Pod{running("a", 1, deletedAt(10*time.Minute), preempted)}, true},
+		{9, []*v1.Pod{running("a", 1, deletedAt(10*time.Minute), evicted)}, false},
 	}
 	for i, step := range steps {
 		w.clock.SetTime(start.Add(time.Duration(step.version) * time.Second))
@@ -239,6 +245,15 @@ func TestEndable(t *testing.T) {
 			t.Errorf("step %d: %v, want %v", i, got, step.want)
 		}
 	}
+}
+
+// preempted has a pod be ended by a scheduler, and evicted by something else.
+func preempted(p *v1.Pod) { disrupted(p, v1.PodReasonPreemptionByScheduler) }
+
+func evicted(p *v1.Pod) { disrupted(p, "EvictionByEvictionAPI") }
+
+func disrupted(p *v1.Pod, reason string) {
+	p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: reason})
 }
 
 // TestEndableLater: a pod that is being deleted counts when its end is near, in the same version of the nodes.
@@ -252,6 +267,13 @@ func TestEndableLater(t *testing.T) {
 		w.clock.SetTime(start.Add(step.after))
 		if got := w.endable(nodes, 1, 10); got != step.want {
 			t.Errorf("after %v: %v, want %v", step.after, got, step.want)
+		}
+	}
+	w = newWorld()
+	nodes = []fwk.NodeInfo{nodeInfo{pods: []*v1.Pod{running("a", 1, deletedAt(time.Hour), preempted)}}}
+	for after, want := range map[time.Duration]bool{45*time.Minute - 1: false, 45 * time.Minute: true} {
+		if w.clock.SetTime(start.Add(after)); w.endable(nodes, uint64(after), 10) != want {
+			t.Errorf("preempted, after %v: want %v", after, want)
 		}
 	}
 }
