@@ -30,6 +30,7 @@ func (r *registry) gone(pod *v1.Pod, stale bool) released {
 	r.mu.Lock()
 	key, known := r.ofPod[pod.UID]
 	if known {
+		r.beforeLoss(r.gangs[key])
 		r.inquiries[pod.UID] = pod
 		r.keepPlace(r.gangs[key], pod)
 	}

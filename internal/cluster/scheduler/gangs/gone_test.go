@@ -196,3 +196,66 @@ func TestGoneMany(t *testing.T) {
 		t.Errorf("%d are read then, more: %v", len(list), more)
 	}
 }
+
+// TestLossAtOnce: a gang that loses a member before the keeper has seen it whole goes on, and the place of the member is held.
+func TestLossAtOnce(t *testing.T) {
+	succeeded := pod(1, 3, "n1")
+	succeeded.Status.Phase = v1.PodSucceeded
+	failed := pod(1, 3, "n1")
+	failed.Status.Phase = v1.PodFailed
+	tests := map[string]struct {
+		lose func(w *world)
+		want string // where places are held
+	}{
+		"it was deleted":                     {func(w *world) { w.remove(pod(1, 3, "n1")) }, "n1"},
+		"it is gone, and was deleted":        {func(w *world) { w.gone(pod(1, 3, "n1"), false); w.answered(pod(1, 3, "n1"), nil) }, "n1"},
+		"it is gone, and is not read yet":    {func(w *world) { w.gone(pod(1, 3, "n1"), false) }, "n1"},
+		"it has succeeded, and is of no Job": {func(w *world) { w.gone(pod(1, 3, "n1"), false); w.answered(pod(1, 3, "n1"), succeeded) }, ""},
+		"it is being deleted":                {func(w *world) { w.set(deleted(pod(1, 3, "n1"))) }, ""},
+		"it is being deleted, and is gone":   {func(w *world) { w.set(deleted(pod(1, 3, "n1"))); w.remove(deleted(pod(1, 3, "n1"))) }, "n1"},
+		"it has failed":                      {func(w *world) { w.set(failed) }, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for i := range 3 {
+				w.set(pod(i, 3, ""))
+			}
+			w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+			for i := range 3 {
+				w.bind(pod(i, 3, ""), fmt.Sprint("n", i))
+				w.set(pod(i, 3, fmt.Sprint("n", i)))
+			}
+			test.lose(w)
+			if got := w.heldOn(); got != test.want {
+				t.Errorf("held on %q; want %q", got, test.want)
+			}
+			for range 60 {
+				if _, ended := w.look(); ended != "" {
+					t.Fatalf("%s are deleted", ended)
+				}
+				w.clock.Step(time.Second)
+			}
+		})
+	}
+	t.Run("it was never whole", func(t *testing.T) {
+		w := newWorld()
+		for i := range 3 {
+			w.set(pod(i, 3, ""))
+		}
+		w.permitted(t, pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
+		w.set(pod(0, 3, "n0"))
+		w.set(pod(1, 3, "n1"))
+		w.set(failed)
+		w.unreserve(pod(2, 3, ""), "n2", w.train().plan)
+		ended := ""
+		for range 60 {
+			_, list := w.look()
+			ended += list
+			w.clock.Step(time.Second)
+		}
+		if ended == "" {
+			t.Error("no member is deleted")
+		}
+	})
+}

@@ -87,6 +87,8 @@ type gang struct {
 	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
 	// gang from the beginning, so that whole is not a guess.
 	whole, followed bool
+	// gained is true from when a member got a node until note.
+	gained bool
 	// have is how many had a node at the last look, and partial since when that is fewer than the least number, and has not become more;
 	// zero when that is not so.
 	have    int
@@ -209,6 +211,10 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 		r.gangs[key] = g
 	}
 	old := g.pods[pod.UID]
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodFailed {
+		r.beforeLoss(g)
+	}
+	g.gained = g.gained || pod.Spec.NodeName != "" && (old == nil || old.Spec.NodeName == "")
 	g.pods[pod.UID], r.ofPod[pod.UID] = pod, key
 	r.change(g, old, pod)
 	if pod.Spec.NodeName != "" {
@@ -366,6 +372,7 @@ func (r *registry) remove(pod *v1.Pod) released {
 		return released{}
 	}
 	g := r.gangs[key]
+	r.beforeLoss(g)
 	g.pods[pod.UID] = pod
 	if pod.Status.Phase == v1.PodSucceeded {
 		// It counts as done: the scheduler sees pods that have ended no longer.
@@ -470,9 +477,17 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 	})
 }
 
+// beforeLoss notes whether a gang has its least number of members on nodes, before it loses a member: the keeper may not have looked since
+// the last one got its node. The caller holds the lock.
+func (r *registry) beforeLoss(g *gang) {
+	if g.gained {
+		r.note(g)
+	}
+}
+
 // note notes whether a gang has its least number of members on nodes. The caller holds the lock.
 func (r *registry) note(g *gang) {
-	g.dirty = false
+	g.dirty, g.gained = false, false
 	view, have := r.build(g), 0
 	for _, pod := range view.Members {
 		if pod.Spec.NodeName != "" {
