@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
@@ -451,38 +450,6 @@ func (r *registry) forget(g *gang) bool {
 	}
 	delete(r.gangs, g.key)
 	return true
-}
-
-// keepPlace holds the place of a member that a gang has lost which needs it, so that the member that takes its place gets it before others.
-// The caller holds the lock.
-func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
-	if !g.whole || pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || !r.ours(pod) {
-		return
-	}
-	if g.least == 0 {
-		r.build(g)
-	}
-	have := 0
-	for uid, member := range g.pods {
-		if uid != pod.UID && member.Spec.NodeName != "" && member.DeletionTimestamp == nil && member.Status.Phase != v1.PodSucceeded && member.Status.Phase != v1.PodFailed {
-			have++
-		}
-	}
-	if have == 0 || have >= g.least {
-		return
-	}
-	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
-		priority: corev1helpers.PodPriority(pod),
-	})
-}
-
-// beforeLoss notes whether a gang has its least number of members on nodes, before it loses a member: the keeper may not have looked since
-// the last one got its node. The caller holds the lock.
-func (r *registry) beforeLoss(g *gang) {
-	if g.gained {
-		r.note(g)
-	}
 }
 
 // note notes whether a gang has its least number of members on nodes. The caller holds the lock.
