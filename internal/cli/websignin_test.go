@@ -284,15 +284,9 @@ func TestSignedInHolders(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			page := signInPage(t, &signInAPI{
-				users: map[string]string{"t-ann": "ann"}, rights: map[string]bool{"ann gpunodes *": true, "ann nodes *": true, "ann " + tc.rights: true},
-				gpuNodes: []v1alpha1.GPUNode{*signInNode()},
-			})
-			answer := httptest.NewRecorder()
-			r := httptest.NewRequest(http.MethodGet, tc.path, nil)
-			r.Header.Set("Authorization", "Bearer t-ann")
-			page.ServeHTTP(answer, r)
-			body := answer.Body.String()
+			body := askAsAnn(t, &signInAPI{
+				rights: map[string]bool{"ann gpunodes *": true, "ann nodes *": true, "ann " + tc.rights: true}, gpuNodes: []v1alpha1.GPUNode{*signInNode()},
+			}, tc.path)
 			checkTexts(t, body, tc.has, tc.hasNot)
 		})
 	}

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
 // askAsAnn returns the page at a path as the user ann sees it.
@@ -30,11 +32,9 @@ func sharedNode() *v1alpha1.GPUNode {
 	node := signInNode()
 	shared := &node.Status.Devices[0]
 	shared.Offered = &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu", Sharing: "time-slicing", Replicas: 2}
-	for i, name := range []string{"train", "secret"} {
-		shared.Holders[0].Container = "main"
-		shared.Holders = append(shared.Holders[:i:i], v1alpha1.Holder{
-			Kind: "Pod", Namespace: []string{"ml", "other-team"}[i], Pod: name, PodUID: name, Container: "main", Share: i,
-		})
+	shared.Holders = []v1alpha1.Holder{
+		{Kind: "Pod", Namespace: "ml", Pod: "train", PodUID: "train", Container: "main"},
+		{Kind: "Pod", Namespace: "other-team", Pod: "secret", PodUID: "secret", Container: "main", Share: 1},
 	}
 	return node
 }
@@ -75,6 +75,20 @@ func TestSignedInPods(t *testing.T) {
 				t.Errorf("it waited %v for a GPUNode that is complete", took)
 			}
 		})
+	}
+}
+
+// TestConcernedBy: the devices of a trace are those that it shows itself, and those of its pods and claims.
+func TestConcernedBy(t *testing.T) {
+	got := concernedBy(&trace.Trace{
+		Devices: []trace.Device{{UUID: "GPU-0"}},
+		Pods:    []trace.Pod{{Containers: []trace.Container{{Devices: []trace.Device{{UUID: "MIG-1", Parent: "GPU-1"}}}}}},
+		Claims:  []trace.Claim{{Devices: []trace.ClaimedDevice{{UUID: "GPU-2"}}}},
+	})
+	for id, want := range map[gpu.UUID]bool{"GPU-0": true, "GPU-1": true, "MIG-1": true, "GPU-2": true, "GPU-3": false} {
+		if got[id] != want {
+			t.Errorf("%s: %v, want %v", id, got[id], want)
+		}
 	}
 }
 

@@ -271,9 +271,9 @@ func TestEndableLater(t *testing.T) {
 	}
 	w = newWorld()
 	nodes = []fwk.NodeInfo{nodeInfo{pods: []*v1.Pod{running("a", 1, deletedAt(time.Hour), preempted)}}}
-	for after, want := range map[time.Duration]bool{45*time.Minute - 1: false, 45 * time.Minute: true} {
-		if w.clock.SetTime(start.Add(after)); w.endable(nodes, uint64(after), 10) != want {
-			t.Errorf("preempted, after %v: want %v", after, want)
+	for i, after := range []time.Duration{0, 45*time.Minute - 1, 45 * time.Minute} {
+		if w.clock.SetTime(start.Add(after)); w.endable(nodes, 1, 10) != (i == 2) {
+			t.Errorf("preempted, after %v: %v", after, i != 2)
 		}
 	}
 }
