@@ -1,6 +1,7 @@
 // Package gate decides how far a node is on its way to accepting pods with GPUs, and whether it keeps them away until then.
 //
-// It guarantees that a node whose GPUs are in use is never kept from pods; that a node is validated only with a key, and stays so for
+// It guarantees that a node whose GPUs were in use before its gate closed is not kept from pods; that a pod which tolerates the taint opens
+// nothing; that a node whose validation has failed stays closed until one passes; that a node is validated only with a key, and stays so for
 // that key until a validation of it fails or its container runtime stops injecting; and that nothing of an earlier boot, driver or set of
 // CDI edits counts. It is a pure computation: no clock, no input or output. It must not import anything but the standard library.
 package gate
@@ -60,8 +61,13 @@ const (
 	ByTimeout By = "timeout"
 )
 
-// NoOperator is the code of a node that waits for its validation for too long.
-const NoOperator = "GATE_NO_OPERATOR"
+// Codes of a node that is held.
+const (
+	// NoOperator: it waits for its validation for too long.
+	NoOperator = "GATE_NO_OPERATOR"
+	// HeldByPod: a pod that came after the taint, or after a validation that failed, holds a GPU, and a validation needs all of them.
+	HeldByPod = "GATE_HELD_BY_POD"
+)
 
 // Stop is why a node does not reach the next state.
 type Stop struct {
@@ -111,7 +117,12 @@ type Record struct {
 	// FailedKey is what was not validated, and Failed why.
 	FailedKey string `json:"failedKey,omitempty"`
 	Failed    *Stop  `json:"failed,omitempty"`
+	// Tainted is true from the decision for the taint to that against it. A pod that gets a GPU in between has tolerated the taint.
+	Tainted bool `json:"tainted,omitempty"`
 }
+
+// Closed reports whether a pod that holds a GPU leaves the node as it is: it came after the taint, or a validation has failed.
+func (r Record) Closed() bool { return r.Tainted || r.Failed != nil }
 
 // Decision is the state of the node.
 type Decision struct {
@@ -128,10 +139,14 @@ type Decision struct {
 // Decide returns the state of a node.
 func Decide(s Settings, f Facts, record Record) Decision {
 	record = record.with(f)
-	if s.Mode == Disabled || !f.GPUs {
-		return Decision{Record: record}
+	if s.Mode != Enforce {
+		record.Tainted = false
 	}
 	d := Decision{Record: record}
+	if s.Mode == Disabled || !f.GPUs {
+		return d
+	}
+	inUse := f.InUse && !record.Closed()
 	switch {
 	case record.covers(f.Key) && f.Runtime == nil:
 		d.State = Validated
@@ -145,7 +160,7 @@ func Decide(s Settings, f Facts, record Record) Decision {
 		d.State, d.Stop = SpecReady, *f.Advertised
 	case f.Key == "":
 		d.State, d.Stop = RuntimeReady, Stop{Message: "waits until the CDI spec was read"}
-	case f.InUse:
+	case inUse:
 		d.validate(f.Key, ByAgent)
 	case record.FailedKey == f.Key:
 		d.State, d.Stop = Held, *record.Failed
@@ -156,17 +171,23 @@ func Decide(s Settings, f Facts, record Record) Decision {
 	if d.State == Validated {
 		d.By = d.Record.By
 	}
-	d.Tainted = s.Mode == Enforce && d.State != Validated && !f.InUse
+	d.Tainted = s.Mode == Enforce && d.State != Validated && !inUse
+	d.Record.Tainted = d.Tainted
 	return d
 }
 
 // hold decides about a node that waits for its validation.
 func (d *Decision) hold(s Settings, f Facts) {
 	d.State, d.Stop = Held, Stop{Message: "waits for the validation pod of the operator"}
+	if f.InUse {
+		d.Stop = Stop{Code: HeldByPod, Message: "a pod that is not kept away by the taint holds a GPU, and a validation needs all of them; " +
+			"end that pod (berth gpus shows it)"}
+		return
+	}
 	if f.Waited < s.Timeout {
 		return
 	}
-	if s.Opens {
+	if s.Opens && d.Record.Failed == nil {
 		d.validate(f.Key, ByTimeout)
 		return
 	}
@@ -180,7 +201,7 @@ func (d *Decision) validate(key string, by By) {
 }
 
 // covers reports whether what has the key is validated.
-func (r Record) covers(key string) bool { return key != "" && r.Key == key && r.By != "" }
+func (r Record) covers(key string) bool { return key != "" && r.Key == key && r.By != "" && r.Failed == nil }
 
 // with returns the record with the outcome of a validation pod. One of another key does not count.
 func (r Record) with(f Facts) Record {
@@ -189,8 +210,8 @@ func (r Record) with(f Facts) Record {
 		return r
 	}
 	if o.Failed == nil {
-		return Record{Key: o.Key, By: ByPod}
+		return Record{Key: o.Key, By: ByPod, Tainted: r.Tainted}
 	}
 	failed := *o.Failed
-	return Record{FailedKey: o.Key, Failed: &failed}
+	return Record{FailedKey: o.Key, Failed: &failed, Tainted: r.Tainted}
 }

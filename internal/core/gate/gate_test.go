@@ -14,6 +14,11 @@ func TestDecide(t *testing.T) {
 	enforce := Settings{Mode: Enforce, Timeout: 10 * time.Minute}
 	opens := Settings{Mode: Enforce, Timeout: 10 * time.Minute, Opens: true}
 	waits := Stop{Message: "waits for the validation pod of the operator"}
+	noOperator := Stop{Code: NoOperator, Message: "no operator has made a validation pod within 10m0s; see that berth-operator runs " +
+		"(kubectl -n NAMESPACE get deployment berth-operator), or set gate.onTimeout to open"}
+	heldByPod := Stop{Code: HeldByPod, Message: "a pod that is not kept away by the taint holds a GPU, and a validation needs all of them; " +
+		"end that pod (berth gpus shows it)"}
+	failed := Record{FailedKey: "k", Failed: stop("VALIDATE_COUNT")}
 	tests := map[string]struct {
 		settings Settings
 		facts    Facts
@@ -46,8 +51,24 @@ func TestDecide(t *testing.T) {
 			Decision{State: Validated, By: ByAgent, Record: Record{Key: "k", By: ByAgent}}},
 		"in use with a defect": {enforce, Facts{GPUs: true, Driver: stop("XID79"), Key: "k", InUse: true}, Record{},
 			Decision{State: Found, Stop: *stop("XID79")}},
-		"in use, and failed before": {enforce, Facts{GPUs: true, Key: "k", InUse: true}, Record{FailedKey: "k", Failed: stop("VALIDATE_COUNT")},
-			Decision{State: Validated, By: ByAgent, Record: Record{Key: "k", By: ByAgent, FailedKey: "k", Failed: stop("VALIDATE_COUNT")}}},
+		"in use, and failed before": {enforce, Facts{GPUs: true, Key: "k", InUse: true}, failed, Decision{State: Held, Stop: *stop("VALIDATE_COUNT"), Tainted: true, Record: failed}},
+		"in use, and failed with another driver": {enforce, Facts{GPUs: true, Key: "new", InUse: true}, failed, Decision{State: Held, Stop: heldByPod, Tainted: true, Record: failed}},
+		"in use, and opened by the agent although it had failed": {enforce, Facts{GPUs: true, Key: "k", InUse: true},
+			Record{Key: "k", By: ByAgent, FailedKey: "k", Failed: stop("VALIDATE_COUNT")},
+			Decision{State: Held, Stop: *stop("VALIDATE_COUNT"), Tainted: true,
+				Record: Record{Key: "k", By: ByAgent, FailedKey: "k", Failed: stop("VALIDATE_COUNT")}}},
+		"in use after the taint": {opens, Facts{GPUs: true, Key: "k", InUse: true, Waited: time.Hour}, Record{Tainted: true},
+			Decision{State: Held, Stop: heldByPod, Tainted: true}},
+		"in use after the taint, with a defect": {enforce, Facts{GPUs: true, Driver: stop("XID79"), Key: "k", InUse: true}, Record{Tainted: true},
+			Decision{State: Found, Stop: *stop("XID79"), Tainted: true}},
+		"in use after the taint, passes": {enforce, Facts{GPUs: true, Key: "k", InUse: true, Outcome: &Outcome{Key: "k"}}, Record{Tainted: true},
+			Decision{State: Validated, By: ByPod, Record: Record{Key: "k", By: ByPod}}},
+		"in use after the taint, which is switched off": {Settings{Mode: Disabled}, Facts{GPUs: true, Key: "k", InUse: true}, Record{Tainted: true}, Decision{}},
+		"in use, reports": {Settings{Mode: Report, Timeout: time.Hour}, Facts{GPUs: true, Key: "k", InUse: true}, Record{Tainted: true},
+			Decision{State: Validated, By: ByAgent, Record: Record{Key: "k", By: ByAgent}}},
+		"the GPUs are gone for a moment": {enforce, Facts{InUse: true}, Record{Tainted: true}, Decision{Record: Record{Tainted: true}}},
+		"failed with another driver, opens": {opens, Facts{GPUs: true, Key: "new", Waited: time.Hour}, failed,
+			Decision{State: Held, Stop: noOperator, Tainted: true, Record: failed}},
 		"validated by the agent, then failed": {enforce, Facts{GPUs: true, Key: "k", Outcome: &Outcome{Key: "k", Failed: stop("VALIDATE_CUDA_INIT")}},
 			Record{Key: "k", By: ByAgent},
 			Decision{State: Held, Stop: *stop("VALIDATE_CUDA_INIT"), Tainted: true, Record: Record{FailedKey: "k", Failed: stop("VALIDATE_CUDA_INIT")}}},
@@ -69,6 +90,7 @@ func TestDecide(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
+			tc.want.Record.Tainted = tc.want.Record.Tainted || tc.want.Tainted // Each taint is remembered.
 			if diff := cmp.Diff(tc.want, Decide(tc.settings, tc.facts, tc.record)); diff != "" {
 				t.Error(diff)
 			}
@@ -111,22 +133,25 @@ func TestDecideHolds(t *testing.T) {
 			d := Decide(settings, f, record)
 			passed := f.Outcome != nil && f.Outcome.Failed == nil && f.Outcome.Key == f.Key && f.Key != ""
 			failed := f.Outcome != nil && f.Outcome.Failed != nil && f.Outcome.Key == f.Key && f.Key != ""
+			opened := f.InUse && !failed && (passed || record.Failed == nil) && (settings.Mode != Enforce || !record.Tainted)
 			switch {
 			case settings.Mode == Disabled || !f.GPUs:
 				if d.State != None || d.Tainted {
 					t.Fatalf("%+v: no gate is wanted: %+v", f, d)
 				}
-			case d.Tainted != (settings.Mode == Enforce && d.State != Validated && !f.InUse):
+			case d.Tainted != d.Record.Tainted || d.Tainted != (settings.Mode == Enforce && d.State != Validated && !opened):
 				t.Fatalf("%+v: taint %+v", f, d)
+			case record.Tainted && settings.Mode == Enforce && !d.Tainted && !passed && !(d.By == ByTimeout && !f.InUse) && record.Key != f.Key:
+				t.Fatalf("%+v: a taint has gone without a validation: %+v", f, d)
 			case d.State == Validated && (f.Key == "" || d.Record.Key != f.Key || d.By == "" || f.Runtime != nil || d.Stop != (Stop{})):
 				t.Fatalf("%+v: validated %+v", f, d)
 			case d.State != Validated && d.Stop.Message == "":
 				t.Fatalf("%+v: does not say why: %+v", f, d)
 			case passed && f.Runtime == nil && d.State != Validated:
 				t.Fatalf("%+v: passed, but %+v", f, d)
-			case failed && !f.InUse && d.State == Validated:
+			case failed && d.State == Validated:
 				t.Fatalf("%+v: failed, but %+v", f, d)
-			case record.Key == f.Key && f.Key != "" && record.By != "" && !failed && f.Runtime == nil && d.State != Validated:
+			case record.Key == f.Key && f.Key != "" && record.By != "" && record.Failed == nil && !failed && f.Runtime == nil && d.State != Validated:
 				t.Fatalf("%+v: was validated, but %+v", f, d)
 			}
 			again := f

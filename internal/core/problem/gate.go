@@ -10,6 +10,12 @@ func gateProblems() []Problem {
 			Seen:    seenGate,
 		},
 		{
+			Code: "GATE_HELD_BY_POD", Severity: Error, Area: AreaValidation, Title: "a pod that tolerates the gate's taint holds a GPU",
+			Meaning: "The node accepts no other pods until it is validated, and a validation needs all of its GPUs. A pod that got a GPU after the taint was set, or after a validation had failed, opens nothing.",
+			Fix:     "End the pod, which berth gpus shows, and take the toleration of the gate's taint out of it (a toleration with operator Exists and no key tolerates each taint). The operator validates the node when its GPUs are free.",
+			Seen:    seenGate,
+		},
+		{
 			Code: "GATE_NO_OPERATOR", Severity: Error, Area: AreaValidation, Title: "no operator validates the node",
 			Meaning: "The node has waited for its validation for longer than gate.timeout. With gate.onTimeout hold it accepts no pods until an operator has validated it; with open it accepts them.",
 			Fix:     "See that the operator runs and is not refused: kubectl -n NAMESPACE get deployment berth-operator, kubectl get nodeoperations. To go on without it, set gate.onTimeout to open, or gate.mode to report.",

@@ -2,7 +2,8 @@
 // until it is validated.
 //
 // It guarantees that the Node has the taint before a device is advertised for the first time ([Syncer.AwaitRegistration]), that a node
-// whose GPUs are in use never gets it, and that what is validated stays so for the next agent of the same boot.
+// whose GPUs were in use before does not get it, and that what is validated, what has failed and what is tainted stays so for the next agent
+// of the same boot.
 //
 // What wakes it: the hardware, the CDI spec, the use of the devices, the ledger, the pods of the node; every 2 s (500 ms while devices
 // are about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations
@@ -153,9 +154,13 @@ func (s *Syncer) AwaitRegistration(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings := s.deps.Settings()
 		facts, _ := gatefacts.Observe(s.deps.Observe())
-		if settings.Mode != v1alpha1.GateEnforce || !facts.GPUs || s.kept.Record.By != "" || s.inUseAtStart(ctx) {
+		if settings.Mode != v1alpha1.GateEnforce || !facts.GPUs || s.kept.Record.By != "" || !s.kept.Record.Closed() && s.inUseAtStart(ctx) {
 			return
 		}
+		// Saved before the taint is there: an agent that ends in between leaves no time in which a pod that tolerates the taint opens the node.
+		next := s.kept
+		next.Record.Tainted = true
+		s.save(next)
 		// The API server may refuse the taint because the settings have changed.
 		attempt, cancel := context.WithTimeout(ctx, taintWithin)
 		err := s.deps.Node.AwaitGateTaint(attempt, nodeapi.GateTaint{Key: settings.TaintKey, Wanted: true})
@@ -236,7 +241,7 @@ func (s *Syncer) decide() time.Duration {
 	pods, _ := s.deps.Pods.Validations()
 	var seen bool
 	facts.Outcome, seen = gatefacts.Judge(pods, facts.Key)
-	if s.kept.State == gate.Held && !seen {
+	if s.kept.State == gate.Held && s.kept.Code != gate.HeldByPod && !seen {
 		facts.Waited = now.Sub(s.kept.Since)
 	}
 	decision := gate.Decide(gate.Settings{
@@ -255,13 +260,18 @@ func (s *Syncer) decide() time.Duration {
 	return waitingTick
 }
 
-// keep saves what has changed. A file that cannot be written is a problem, and only that: the next agent validates the node again.
+// keep saves a decision. A file that cannot be written is a problem, and only that: the next agent validates the node again.
 func (s *Syncer) keep(d gate.Decision, now time.Time) {
 	next := kept{Record: d.Record, State: d.State, Code: d.Stop.Code, Since: s.kept.Since}
 	// The time in which a held node waits for an operator does not begin again when the waiting gets its code.
 	if next.State != s.kept.State || next.Code != s.kept.Code && next.Code != gate.NoOperator {
 		next.Since = now
 	}
+	s.save(next)
+}
+
+// save replaces what the next agent has to know, and writes it when it has changed.
+func (s *Syncer) save(next kept) {
 	if same(next, s.kept) {
 		return
 	}
@@ -281,7 +291,7 @@ func same(a, b kept) bool {
 		return *r.Failed
 	}
 	return a.State == b.State && a.Code == b.Code && a.Since.Equal(b.Since) && a.Record.Key == b.Record.Key && a.Record.By == b.Record.By &&
-		a.Record.FailedKey == b.Record.FailedKey && failed(a.Record) == failed(b.Record)
+		a.Record.FailedKey == b.Record.FailedKey && a.Record.Tainted == b.Record.Tainted && failed(a.Record) == failed(b.Record)
 }
 
 // files brings the files in line with the state.

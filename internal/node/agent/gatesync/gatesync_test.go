@@ -250,7 +250,7 @@ func TestValidation(t *testing.T) {
 	})
 }
 
-// TestInUse: a node that is in use is never tainted, whatever the agent can and cannot know about the holders.
+// TestInUse: a node that was in use first is never tainted, whatever the agent can and cannot know about the holders.
 func TestInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -279,6 +279,53 @@ func TestInUse(t *testing.T) {
 		time.Sleep(podsWithin)
 		synctest.Wait()
 		w.want(t, "advertised")
+		stop()
+	})
+}
+
+// TestTolerantPod: a pod that got a GPU although the node is tainted opens nothing, also for the next agent, and after a validation has
+// failed.
+func TestTolerantPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.living["ds"] = true
+		_, stop := w.start(t)
+		w.want(t, tainted, "advertised", "ready false Held")
+		w.change(func() { w.hold("ds") })
+		w.want(t, "ready false GATE_HELD_BY_POD")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		w.want(t)
+		stop()
+		_, stop = w.start(t)
+		w.want(t, "advertised")
+		w.change(func() { w.holdings = nil })
+		w.want(t, "ready false Held")
+		w.change(func() { w.validate("v", failed) })
+		w.change(func() { w.hold("ds") })
+		w.want(t, "ready false VALIDATE_CUDA_INIT")
+		// With another driver the one that failed is not forgotten.
+		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "other"} })
+		w.want(t, "ready false GATE_HELD_BY_POD")
+		w.change(func() { w.holdings = nil })
+		w.change(func() { w.validate("v2", passed) })
+		w.want(t, "ready false Held", untainted, "ready true Validated")
+		stop()
+	})
+}
+
+// TestTolerantPodAtStart: an agent ends while it waits for the taint, and a pod that tolerates the taint has a GPU when the next one starts.
+func TestTolerantPodAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.living["ds"], w.away = true, true
+		_, stop := w.start(t)
+		w.want(t)
+		stop()
+		w.hold("ds")
+		w.away, w.log = false, nil
+		_, stop = w.start(t)
+		w.want(t, tainted, "advertised", "ready false GATE_HELD_BY_POD")
 		stop()
 	})
 }
