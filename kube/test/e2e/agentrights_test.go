@@ -121,7 +121,6 @@ func attempts() []attempt {
 		{"own taint", true, false, own(taint("berth.dev/gpu-unhealthy", "NoSchedule"))},
 		{"own condition of the gate", true, false, own(condition("GPUsReady"), "status")},
 		{"own GPUNode", true, false, func(a *attacker) error { return a.patchGPUNode(a.node) }},
-		{"delete own GPUNode", true, false, func(a *attacker) error { return a.delete(gpuNodes(), "", a.node) }},
 		{"event about own Node", true, false, func(a *attacker) error { return a.event("default", "Node", a.node) }},
 
 		{"another Node's label", false, true, other(ownLabel)},
@@ -159,12 +158,13 @@ func attempts() []attempt {
 		{"create another GPUNode", false, true, func(a *attacker) error {
 			return a.create(gpuNodes(), "", `{"apiVersion":"berth.dev/v1alpha1","kind":"GPUNode","metadata":{"name":"invented"}}`)
 		}},
-		{"delete another GPUNode", false, true, func(a *attacker) error { return a.delete(gpuNodes(), "", otherNode) }},
 		{"event about another Node", false, true, func(a *attacker) error { return a.event("default", "Node", otherNode) }},
 		{"event about a pod", false, true, func(a *attacker) error { return a.event("default", "Pod", a.node) }},
 		{"event in another namespace", false, true, func(a *attacker) error { return a.event("kube-system", "Pod", "any") }},
 		{"event about a claim with another reason", false, true, func(a *attacker) error { return a.event("kube-system", "ResourceClaim", "any") }},
 
+		{"delete own GPUNode", false, false, func(a *attacker) error { return a.delete(gpuNodes(), "", a.node) }},
+		{"delete another GPUNode", false, false, func(a *attacker) error { return a.delete(gpuNodes(), "", otherNode) }},
 		{"delete own Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", a.node) }},
 		{"delete another Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", otherNode) }},
 		{"create a Node", false, false, func(a *attacker) error {

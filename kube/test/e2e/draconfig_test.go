@@ -192,6 +192,39 @@ func (l *draLab) testEventsOfClaim(t *testing.T) {
 	for kind, reason := range map[string]string{"ResourceClaim": "ClaimNotPrepared", "Pod": "FailedPrepareDynamicResources"} {
 		l.waitEventOf(t, kind, "misspelled", reason, want)
 	}
+	l.checkOldConfigChanges(t, claim, func(ctx context.Context) error { return policy(ctx, "Deny") })
+}
+
+// checkOldConfigChanges: a claim and a class whose configuration the policy would refuse, and that were written before it, can be changed
+// in all else, above all lose their finalizers; a change of the configuration is refused.
+func (l *draLab) checkOldConfigChanges(t *testing.T, claim *resourceapi.ResourceClaim, deny func(context.Context) error) {
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "misspelled"}}
+	class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: claim.Spec.Devices.Config[0].DeviceConfiguration}}
+	classes, claims := l.Client().ResourceV1().DeviceClasses(), l.Client().ResourceV1().ResourceClaims(claim.Namespace)
+	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = classes.Delete(context.Background(), class.Name, metav1.DeleteOptions{}) })
+	if err := deny(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dry := metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}
+	waitUntil(t, 20*time.Second, "the policy refuses what is created", func(ctx context.Context) error {
+		if _, err := claims.Create(ctx, claim, metav1.CreateOptions{DryRun: dry.DryRun}); !apierrors.IsInvalid(err) {
+			return fmt.Errorf("a claim was created: %v", err)
+		}
+		return nil
+	})
+	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), dry); err != nil {
+		t.Errorf("take the finalizers from a claim: %v", err)
+	}
+	if _, err := classes.Patch(t.Context(), class.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"selectors":null}}`), dry); err != nil {
+		t.Errorf("change a label of a class: %v", err)
+	}
+	changed := `[{"op":"replace","path":"/spec/config/0/opaque/parameters/sharing/timeSlice","value":"shirt"}]`
+	if _, err := classes.Patch(t.Context(), class.Name, types.JSONPatchType, []byte(changed), dry); !apierrors.IsInvalid(err) {
+		t.Errorf("change the configuration of a class: %v, want it refused", err)
+	}
 }
 
 // waitEventOf waits until an object of the default namespace has an event with the reason, whose message has all texts.

@@ -389,6 +389,16 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {
 		t.Errorf("without an API server: %v, and the output\n%s", err, out.String())
 	}
+	// The agent's own account may not delete the GPUNode.
+	api.Intercept(func(r fakeapi.Request) error {
+		if r.Verb == "delete" && r.Resource == "gpunodes" {
+			return apierrors.NewForbidden(v1alpha1.GPUNodes().GroupResource(), fakeapi.NodeName, errors.New("RBAC"))
+		}
+		return nil
+	})
+	if err := uninstall(t.Context(), config, config.KubeletDir, api, kube, io.Discard); err == nil || !strings.Contains(err.Error(), "kubectl delete gpunode "+fakeapi.NodeName) {
+		t.Errorf("without the right to delete the GPUNode: %v", err)
+	}
 }
 
 // TestMPS checks that the supervisor serves its socket until it is stopped, without an error.
