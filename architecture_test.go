@@ -113,6 +113,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware", "internal/hardware/", "internal/node/cdi", "internal/node/hostruntime", "internal/node/hostruntime/hosttest", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
 	{packages: "internal/node/agent/inspect", berth: []string{"api/", "internal/core/", "internal/hardware/bound", "internal/node/labels", "internal/node/metrics", "internal/node/offer"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/gpuhistory", berth: []string{"internal/core/gpu", "internal/node/nodeapi", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/library", berth: []string{"internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/logqueue", berth: none, others: none},
 	{packages: "internal/node/agent/cdisync", berth: []string{"internal/core/gpu", "internal/node/cdi", "internal/node/signal"}, never: append(kubernetes, nvml)},

@@ -93,6 +93,7 @@ var plainPackages = []string{
 	"internal/node/agent/drasync",
 	"internal/node/agent/flags",
 	"internal/node/agent/gatesync",
+	"internal/node/agent/gpuhistory",
 	"internal/node/agent/gpunodesync",
 	"internal/node/agent/grants",
 	"internal/node/agent/handover",

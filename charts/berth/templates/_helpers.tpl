@@ -37,10 +37,8 @@ imagePullSecrets:
 {{- with .pod.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .pod.nodeSelector }}
 nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- toYaml (merge (dict "kubernetes.io/os" "linux") (.pod.nodeSelector | default dict)) | nindent 2 }}
 {{- if .switched }}
 affinity:
   {{- include "berth.switched" .pod.affinity | trim | nindent 2 }}

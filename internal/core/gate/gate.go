@@ -1,9 +1,10 @@
 // Package gate decides how far a node is on its way to accepting pods with GPUs, and whether it keeps them away until then.
 //
-// It guarantees that a node whose GPUs were in use before its gate closed is not kept from pods; that a pod which tolerates the taint opens
-// nothing; that a node whose validation has failed stays closed until one passes; that a node is validated only with a key, and stays so for
-// that key until a validation of it fails or its container runtime stops injecting; and that nothing of an earlier boot, driver or set of
-// CDI edits counts. It is a pure computation: no clock, no input or output. It must not import anything but the standard library.
+// It guarantees that a node whose GPUs were in use before its gate closed is not kept from pods; that a pod which tolerates the taint
+// opens nothing; that a node whose validation has failed stays closed until one passes; that a node is validated only with a key, and
+// stays so for that key until a validation of it fails or its container runtime stops injecting; and that nothing of an earlier boot,
+// driver or set of CDI edits counts. It is a pure computation: no clock, no input or output. It must not import anything but the standard
+// library.
 package gate
 
 import (

@@ -11,7 +11,7 @@ func nodeProblems() []Problem {
 		},
 		{
 			Code: "DRIVER_MISSING", Severity: Error, Area: AreaDriver, Title: "no NVIDIA driver answers",
-			Meaning: "The library libnvidia-ml was not found, or the kernel module behind it does not answer, so no GPU is advertised.",
+			Meaning: "The library libnvidia-ml was not found, or the kernel module behind it does not answer, so no GPU is advertised. A node that never had a GPU, and has none on its PCI bus, does not have this problem.",
 			Fix:     "Run berth doctor on the node to see what is missing. Install or load the driver, or correct --driver-root. The agent finds the driver without a restart.",
 			Seen:    seenNode,
 		},

@@ -17,7 +17,7 @@ func (a *Agent) actors() []actor.Actor {
 		{Name: "configwatch", Run: func(ctx context.Context) error {
 			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Layouts))
 		}},
-		{Name: "library", Run: a.node.library.Run}, {Name: "hostruntime", Run: a.node.host.Run},
+		{Name: "gpuhistory", Run: a.node.history.Run}, {Name: "library", Run: a.node.library.Run}, {Name: "hostruntime", Run: a.node.host.Run},
 		{Name: "podwatch", Run: a.node.pods.Run}, {Name: "kubeletsync", Run: a.follow}, {Name: "grants", Run: a.node.grants.Run},
 		{Name: "allocatable", Run: a.devices.allocatable.Run},
 		{Name: "configsync", Run: configsync.New(configsync.Deps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run},

@@ -26,6 +26,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
+	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
@@ -115,6 +116,7 @@ type Agent struct {
 // node has the actors for the state of the node: its hardware, pods and holders.
 type node struct {
 	inventory *inventory.Inventory
+	history   *gpuhistory.History
 	library   *library.Watch
 	pods      *podwatch.Watch
 	sync      *kubeletsync.Sync
@@ -208,7 +210,7 @@ func (a *Agent) wireAPI() {
 	retry := nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}
 	a.reports.list = problems.New(a.deps.Clock, a.deps.Log.With("component", "problems"))
 	a.reports.problems = problems.Joined{List: a.reports.list, Others: []func() []gpu.Cause{
-		func() []gpu.Cause { return a.node.inventory.Current().Faults }, func() []gpu.Cause { return a.node.ledger.Faults() },
+		func() []gpu.Cause { return a.node.history.Faults() }, func() []gpu.Cause { return a.node.ledger.Faults() },
 	}}
 	a.reports.list.Set("counterlist", a.counters.Problems...)
 	a.reports.events = nodeapi.NewEvents(a.deps.API, retry, a.log("nodeapi"))
@@ -249,6 +251,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 		KeepLost: func(cause gpu.Cause) { a.reports.events.Publish(nodeapi.StateLost(cause.Message)) },
 		Renewed:  func(gpus []gpu.UUID) { a.changes.timeslices.WereReset(gpus) },
 	})
+	a.node.history = a.newHistory()
 	return vendors, nil
 }
 
@@ -450,7 +453,8 @@ func (a *Agent) wireReports() error {
 	a.reports.labels = labelsync.New(wanted)
 	a.node.kubelet = kubeletconfig.New(kubeletconfig.Deps{KubeletDir: a.config.KubeletDir, ProcRoot: "/proc", Clock: a.deps.Clock, Log: a.log("kubeletconfig")})
 	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
-		NodeName: a.config.NodeName, Vendor: a.deps.Hardware.Configured(), Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
+		NodeName: a.config.NodeName, Vendor: a.deps.Hardware.Configured(), Ready: []<-chan struct{}{a.compared.Done(), a.node.history.Asked()},
+		Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
 		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Gate: a.reports.gate, Kubelet: a.node.kubelet, Publish: actor.NotedSet(a.deps.Fault, "gpunodesync", publish.SetGPUNode),
 	})
 	return nil

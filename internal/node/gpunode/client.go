@@ -32,6 +32,24 @@ func Decode(object *unstructured.Unstructured) (*v1alpha1.GPUNode, error) {
 	return node, nil
 }
 
+// HadGPU reports whether the GPUNode that the API has of a node names a GPU. Without the permission to read it the answer is true.
+func HadGPU(ctx context.Context, client dynamic.Interface, node string) (bool, error) {
+	object, err := client.Resource(v1alpha1.GPUNodes()).Get(ctx, node, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case apierrors.IsForbidden(err):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read GPUNode %s: %w", node, err)
+	}
+	before, err := Decode(object)
+	if err != nil {
+		return true, nil // One that this version cannot read is not that of a node without GPUs.
+	}
+	return len(before.Status.Devices) > 0, nil
+}
+
 func encode(node *v1alpha1.GPUNode) (*unstructured.Unstructured, error) {
 	blob, err := json.Marshal(node)
 	if err != nil {

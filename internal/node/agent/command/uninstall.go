@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
+	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
@@ -145,7 +146,7 @@ func removeState(dir string) error {
 }
 
 func removePersistent(dir string) error {
-	err := errors.Join(migapply.Remove(dir), configwatch.Remove(dir), handover.Remove(dir), apichoice.Remove(dir))
+	err := errors.Join(migapply.Remove(dir), configwatch.Remove(dir), handover.Remove(dir), apichoice.Remove(dir), gpuhistory.Remove(dir))
 	removeIfEmpty(dir)
 	return err
 }

@@ -2,8 +2,8 @@
 // until it is validated.
 //
 // It guarantees that the Node has the taint before a device is advertised for the first time ([Syncer.AwaitRegistration]), that a node
-// whose GPUs were in use before does not get it, and that what is validated, what has failed and what is tainted stays so for the next agent
-// of the same boot.
+// whose GPUs were in use before does not get it, and that what is validated, what has failed and what is tainted stays so for the next
+// agent of the same boot.
 //
 // What wakes it: the hardware, the CDI spec, the use of the devices, the ledger, the pods of the node; every 2 s (500 ms while devices
 // are about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations
@@ -157,7 +157,7 @@ func (s *Syncer) AwaitRegistration(ctx context.Context) {
 		if settings.Mode != v1alpha1.GateEnforce || !facts.GPUs || s.kept.Record.By != "" || !s.kept.Record.Closed() && s.inUseAtStart(ctx) {
 			return
 		}
-		// Saved before the taint is there: an agent that ends in between leaves no time in which a pod that tolerates the taint opens the node.
+		// Saved before the taint is there: an agent that ends in between leaves no time in which a pod that tolerates it opens the node.
 		next := s.kept
 		next.Record.Tainted = true
 		s.save(next)

@@ -314,7 +314,7 @@ func TestTolerantPod(t *testing.T) {
 	})
 }
 
-// TestTolerantPodAtStart: an agent ends while it waits for the taint, and a pod that tolerates the taint has a GPU when the next one starts.
+// TestTolerantPodAtStart: an agent ends while it waits for the taint, and a pod that tolerates it has a GPU when the next agent starts.
 func TestTolerantPodAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

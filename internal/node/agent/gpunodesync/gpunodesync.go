@@ -14,6 +14,7 @@ package gpunodesync
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -87,8 +88,8 @@ type Deps struct {
 	NodeName string
 	// Vendor is the vendor whose GPUs the configuration can exclude.
 	Vendor string
-	// Compared is closed when the ledger was compared with the node.
-	Compared   <-chan struct{}
+	// Ready are closed when the object may be published: when the ledger was compared with the node, and the GPUNode before was read.
+	Ready      []<-chan struct{}
 	Hardware   Hardware
 	Ledger     Ledger
 	Devices    Devices
@@ -111,7 +112,7 @@ func New(deps Deps) *Syncer { return &Syncer{deps} }
 // Run publishes until ctx ends, from the first comparison of the ledger and the first decision of the gate on.
 func (s *Syncer) Run(ctx context.Context) error {
 	// An object without a gate says that the node needs no validation.
-	for _, ready := range []<-chan struct{}{s.deps.Compared, s.deps.Gate.Decided()} {
+	for _, ready := range append(slices.Clone(s.deps.Ready), s.deps.Gate.Decided()) {
 		select {
 		case <-ctx.Done():
 			return nil

@@ -104,7 +104,7 @@ func TestPublish(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		syncer := New(Deps{
-			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{decided}, Problems: p, Kubelet: k,
+			NodeName: "n", Vendor: gpu.NVIDIA, Ready: []<-chan struct{}{compared}, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Gate: gateOff{decided}, Problems: p, Kubelet: k,
 			Publish: func(node *v1alpha1.GPUNode) { published = append(published, summary(node)) },
 		})
 		go func() { done <- syncer.Run(ctx) }()
