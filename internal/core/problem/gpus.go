@@ -34,6 +34,12 @@ func gpuProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "GPU_LEFT_OUT", Severity: Error, Area: AreaGPU, Title: "a GPU has not an identity of its own",
+			Meaning: "The driver reports for the GPU no UUID or one that is none, or the UUID, the PCI address or the device node of another GPU. Neither of the two is advertised or shown, since a pod that is given the one could get the other. The other GPUs of the node are not affected.",
+			Fix:     "See the message, and compare nvidia-smi -L, the files in /proc/driver/nvidia/gpus and the device nodes in /dev. Reboot the node, or have the GPU replaced.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "GPU_READ_FAILED", Severity: Warning, Area: AreaGPU, Title: "a value of a GPU could not be read",
 			Meaning: "A call to the driver returned an error that may be temporary, such as a timeout. The value of an earlier scan is used, and until a call succeeds no fault counts as repaired. After three such scans in a row the problem is GPU_UNREADABLE.",
 			Fix:     "Nothing, if it ends by itself. Otherwise see the error in the message and the kernel log (dmesg).",

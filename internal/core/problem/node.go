@@ -23,7 +23,7 @@ func nodeProblems() []Problem {
 		},
 		{
 			Code: "SCAN_REFUSED", Severity: Error, Area: AreaDriver, Title: "the result of a scan cannot be true",
-			Meaning: "What the driver of a vendor reported contradicts itself or the GPUs of another vendor: an empty or duplicate UUID, the UUID of another vendor's GPU, device nodes that are not the vendor's, or too many GPUs. The result is not used, and that vendor's GPUs are shown as last scanned. The GPUs of other vendors are not affected.",
+			Meaning: "What the driver of a vendor reported contradicts itself or the GPUs of another vendor: the UUID of another vendor's GPU, device nodes that are not the vendor's, or too many GPUs. The result is not used, and that vendor's GPUs are shown as last scanned. The GPUs of other vendors are not affected.",
 			Fix:     "The message says what was found. Report it as a bug, with the agent's log. The agent repeats the scan at its next poll.",
 			Seen:    seenNode,
 		},

@@ -26,6 +26,27 @@ type cached[T any] struct {
 	have, current bool
 	// failed counts the scans in a row in which a call failed.
 	failed int
+	// answered are the calls that returned a part of the value.
+	answered map[string]bool
+}
+
+// expected returns which calls have to return a value again. A value that the driver no longer has is a fault while the driver is the same:
+// for an essential value always, for another until it was so in several scans. That an instance is gone is believed sooner.
+func (m *cached[T]) expected(essential bool) expectation {
+	settled := !m.current || m.failed >= maxFailed-1
+	return expectation{calls: m.answered, exceptGone: settled, none: settled && !essential}
+}
+
+// expectation is which calls of a group have to return a value.
+type expectation struct {
+	calls map[string]bool
+	// exceptGone is true when NOT_FOUND is an answer, and none when each code is one.
+	exceptGone, none bool
+}
+
+// has reports whether the return code of a call is no answer, since it has had a value before.
+func (e expectation) has(call string, ret nvml.Return) bool {
+	return e.calls[call] && !e.none && !(e.exceptGone && ret == nvml.ERROR_NOT_FOUND)
 }
 
 // invalidate marks the value as outdated. It is still shown until it is read again.
@@ -39,7 +60,7 @@ type cache struct {
 	links  cached[linkCounts]
 	fields cached[map[uint32]uint64]
 	// checks are the causes that each check found, by its symbol.
-	checks map[string][]gpu.Cause
+	checks map[string]cached[[]gpu.Cause]
 	// silent counts the scans in a row in which the GPU did not identify itself.
 	silent int
 }
@@ -64,7 +85,7 @@ type migAnswers struct {
 func (a *work) cache(id gpu.UUID) *cache {
 	m := a.caches[id]
 	if m == nil {
-		m = &cache{checks: map[string][]gpu.Cause{}}
+		m = &cache{checks: map[string]cached[[]gpu.Cause]{}}
 		a.caches[id] = m
 	}
 	return m
@@ -73,13 +94,20 @@ func (a *work) cache(id gpu.UUID) *cache {
 // MIGChanged invalidates the MIG state that earlier scans read of a GPU. Call it when the MIG mode or the MIG devices change.
 func (a *Adapter) MIGChanged(id gpu.UUID) { a.changedMIG.Store(id, true) }
 
-// group makes calls that belong together. missing is the first transient failure, which the caller must record.
+// group makes calls that belong together. missing is the first failure that may be transient, which the caller must record.
 func group[T any](q *caller, read func() T) (answers T, missing *failure) {
-	before := q.missing
-	q.missing = nil
-	answers = read()
-	missing, q.missing = q.missing, before
+	answers, _, missing = groupExpecting(q, expectation{}, read)
 	return answers, missing
+}
+
+// groupExpecting is group for calls of which some have to return a value. It returns those that did.
+func groupExpecting[T any](q *caller, expected expectation, read func() T) (answers T, answered map[string]bool, missing *failure) {
+	outer, outerAnswered, outerExpected := q.missing, q.answered, q.expected
+	q.missing, q.answered, q.expected = nil, map[string]bool{}, expected
+	answers = read()
+	missing, answered = q.missing, q.answered
+	q.missing, q.answered, q.expected = outer, outerAnswered, outerExpected
+	return answers, answered, missing
 }
 
 // missingAnswer is a group of calls that failed in this scan.
@@ -95,12 +123,12 @@ type missingAnswer struct {
 // readCached makes calls that belong together. It returns their values if all succeeded, otherwise those of the last scan in
 // which all did. A GPU without essential values is unreadable when no earlier ones may be used.
 func readCached[T any](q *caller, c *scannedGPU, m *cached[T], essential bool, read func() T) T {
-	fresh, missing := group(q, read)
+	fresh, answered, missing := groupExpecting(q, m.expected(essential), read)
 	if q.lost != nil || q.broken != nil {
 		return fresh
 	}
 	if missing == nil {
-		*m = cached[T]{value: fresh, have: true, current: true}
+		*m = cached[T]{value: fresh, have: true, current: true, answered: answered}
 		return fresh
 	}
 	m.failed++
@@ -116,7 +144,7 @@ func readCached[T any](q *caller, c *scannedGPU, m *cached[T], essential bool, r
 	return fresh
 }
 
-// transient reports whether the same call may succeed the next time.
+// transient reports whether the same call may succeed the next time, whatever it returned before.
 func transient(ret nvml.Return) bool {
 	switch {
 	case ret == nvml.SUCCESS, driverGone(ret), unsupported(ret):

@@ -3,6 +3,7 @@ package nvidia
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -36,12 +37,16 @@ func (a *work) check(q *caller, c *scannedGPU, m *cache) ([]gpu.Cause, gpu.Recov
 		if !a.exports(one.symbol) {
 			continue
 		}
-		found, missing := group(q, func() []gpu.Cause { return one.run(q, c.device, h) })
+		last := m.checks[one.symbol]
+		found, answered, missing := groupExpecting(q, last.expected(false), func() []gpu.Cause { return one.run(q, c.device, h) })
 		if missing != nil { // the last result of the check stays until it can be read again
 			c.missingAnswers = append(c.missingAnswers, missingAnswer{why: *missing, kept: true})
-			found = m.checks[one.symbol]
+			found, answered = last.value, last.answered
+			last.failed++
+		} else {
+			last.failed = 0
 		}
-		m.checks[one.symbol] = found
+		m.checks[one.symbol] = cached[[]gpu.Cause]{value: found, have: true, current: true, failed: last.failed, answered: answered}
 		causes = append(causes, found...)
 	}
 	read := readCached(q, c, &m.fields, false, func() map[uint32]uint64 { return readFields(q, c.device) })
@@ -136,7 +141,7 @@ func readFields(q *caller, d nvml.Device) map[uint32]uint64 {
 	})
 	read := map[uint32]uint64{}
 	for _, value := range values {
-		if ok && q.accept("nvmlDeviceGetFieldValues", nvml.Return(value.NvmlReturn)) {
+		if ok && q.accept("nvmlDeviceGetFieldValues", strconv.Itoa(int(value.FieldId)), nvml.Return(value.NvmlReturn)) {
 			read[value.FieldId] = fieldNumber(value)
 		}
 	}

@@ -167,7 +167,7 @@ func (a *Adapter) identifyMissing(result *enumeration, failures []failure, count
 			m.gpu.Index = next
 			next++
 		}
-		if m.why != nil && transient(m.why.ret) && m.why.ret != nvml.ERROR_RESET_REQUIRED {
+		if m.why != nil && (transient(m.why.ret) || withoutValue(m.why.ret)) && m.why.ret != nvml.ERROR_RESET_REQUIRED {
 			if before, ok := a.known[m.gpu.UUID]; ok && before.Health.State != gpu.Gone {
 				result.silent = append(result.silent, a.silentGPU(m.gpu.UUID, m.gpu.Index, *m.why))
 				continue

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"strconv"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -44,27 +45,43 @@ type caller struct {
 	reset *failure
 	// broken is set when the driver went away.
 	broken *gpu.Cause
-	// missing is the first call that failed with a transient error.
-	missing *failure
+	// missing is the first call that failed with a transient error, or has no value although expected has it.
+	missing  *failure
+	expected expectation
+	// answered collects the calls that returned a value; nil outside of a group.
+	answered map[string]bool
 }
 
 // invoke makes one NVML call; false when it returned no value.
 func invoke[T any](q *caller, call string, f func() (T, nvml.Return)) (T, bool) {
+	return invokeFor(q, call, "", f)
+}
+
+// invokeAt is invoke for one of several parts of a GPU, of which some may have no value.
+func invokeAt[T any](q *caller, call string, number int, f func() (T, nvml.Return)) (T, bool) {
+	return invokeFor(q, call, strconv.Itoa(number), f)
+}
+
+func invokeFor[T any](q *caller, call, part string, f func() (T, nvml.Return)) (T, bool) {
 	var none T
 	if q.lost != nil || q.broken != nil {
 		return none, false
 	}
 	q.at(q.gpu, call)
 	value, ret := retryLost(f)
-	if !q.accept(call, ret) {
+	if !q.accept(call, part, ret) {
 		return none, false
 	}
 	return value, true
 }
 
-func (q *caller) accept(call string, ret nvml.Return) bool {
+// accept records the return code of a call for a part of the GPU, and reports whether there is a value.
+func (q *caller) accept(call, part string, ret nvml.Return) bool {
 	switch {
 	case ret == nvml.SUCCESS:
+		if q.answered != nil {
+			q.answered[call+part] = true
+		}
 		return true
 	case driverGone(ret):
 		q.broken = driverMissing(call, ret)
@@ -75,7 +92,7 @@ func (q *caller) accept(call string, ret nvml.Return) bool {
 			q.reset = &failure{call: call, ret: ret}
 		}
 		q.addMissing(call, ret)
-	case !transient(ret):
+	case !transient(ret) && !q.expected.has(call+part, ret):
 	default:
 		q.addMissing(call, ret)
 		q.log.Debug("NVML call failed", "gpu", q.gpu, "call", call, "return", codeName(ret))

@@ -66,7 +66,7 @@ func (a *work) queryMIG(q *caller, target identity, parent facts) (_ gpu.MIG, no
 	count, _ := invoke(q, "nvmlDeviceGetMaxMigDeviceCount", d.GetMaxMigDeviceCount)
 	for index := range min(count, maxMIG) {
 		// The numbers have gaps: NOT_FOUND does not mean the end.
-		device, ok := invoke(q, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+		device, ok := invokeAt(q, "nvmlDeviceGetMigDeviceHandleByIndex", index, func() (nvml.Device, nvml.Return) {
 			return d.GetMigDeviceHandleByIndex(index)
 		})
 		if !ok {

@@ -109,7 +109,7 @@ func (r *linkReader) active(q *caller, d nvml.Device) []int {
 	var has, up []int
 	for _, number := range numbers {
 		var last nvml.Return
-		state, ok := invoke(q, "nvmlDeviceGetNvLinkState", func() (nvml.EnableState, nvml.Return) {
+		state, ok := invokeAt(q, "nvmlDeviceGetNvLinkState", number, func() (nvml.EnableState, nvml.Return) {
 			var state nvml.EnableState
 			state, last = d.GetNvLinkState(number)
 			return state, last

@@ -357,7 +357,7 @@ func (r *reader) fields(wanted ...wantedField) []fieldAnswer {
 	}
 	numbers := make([]fieldAnswer, len(wanted))
 	for i, one := range wanted {
-		if !r.q.accept("nvmlDeviceGetFieldValues", nvml.Return(values[i].NvmlReturn)) {
+		if !r.q.accept("nvmlDeviceGetFieldValues", "", nvml.Return(values[i].NvmlReturn)) {
 			continue
 		}
 		numbers[i] = fieldAnswer{value: fieldNumber(values[i]), ok: true}

@@ -243,6 +243,9 @@ func driverGone(ret nvml.Return) bool {
 	return false
 }
 
+// withoutValue reports whether a return code means that there is no value to read, or not for this process. After a value it is a fault.
+func withoutValue(ret nvml.Return) bool { return unsupported(ret) || ret == nvml.ERROR_NO_PERMISSION }
+
 // unsupported reports whether a return code means that there is no value to read.
 func unsupported(ret nvml.Return) bool {
 	switch ret {

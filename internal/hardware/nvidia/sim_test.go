@@ -156,6 +156,10 @@ func TestSimulatedFaults(t *testing.T) {
 			fault.GPU = string(victim)
 			inject(t, m, fault)
 			for target, adapter := range map[string]*nvidia.Adapter{"known": a, "new process": adapterOn(t, m)} {
+				if fault.Recovery == sim.RecoveryUnsupported { // That a value is gone is believed at the third scan.
+					scan(t, adapter)
+					scan(t, adapter)
+				}
 				after := scan(t, adapter)
 				if got := verdict(after, victim); got != test.want {
 					t.Errorf("%s: got %q; want %q", target, got, test.want)

@@ -91,6 +91,9 @@ func (a *Adapter) path(x, y *scannedGPU) (path gpu.PCIPath, sure bool) {
 		path = pathOf(level)
 	case ret == nvml.SUCCESS || unsupported(ret):
 		path = guess
+		if before, ok := a.formerPaths[key]; ok {
+			path = before // a value that the driver has had is no guess
+		}
 	default:
 		if before, ok := a.formerPaths[key]; ok {
 			guess = before

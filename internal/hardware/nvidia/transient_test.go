@@ -83,7 +83,7 @@ func perScan(t *testing.T, m *sim.Machine) (first, later int) {
 
 // errorKinds returns transient error codes.
 func errorKinds() []string {
-	return []string{"UNKNOWN", "TIMEOUT", "NOT_READY", "IN_USE", "GPU_IS_LOST"}
+	return []string{"UNKNOWN", "TIMEOUT", "NOT_READY", "IN_USE", "GPU_IS_LOST", "INVALID_ARGUMENT", "NOT_SUPPORTED", "NOT_FOUND", "NO_PERMISSION", "FUNCTION_NOT_FOUND"}
 }
 
 // TestOneFailedCall fails each call of a scan once, with each code. The snapshot equals the one before, with causes added.
@@ -204,8 +204,15 @@ func TestFirstScanFails(t *testing.T) {
 	}
 }
 
-// TestUnreadable: after three failures in a row, a MIG change, a reset or another driver, cached values are no longer used.
+// TestUnreadable: after three failures in a row, a MIG change, a reset or another driver, cached values are no longer used. That a call has
+// no value, after it had one, is a failure like any other.
 func TestUnreadable(t *testing.T) {
+	for _, kind := range []string{"TIMEOUT", "NOT_SUPPORTED"} {
+		t.Run(kind, func(t *testing.T) { testUnreadable(t, kind) })
+	}
+}
+
+func testUnreadable(t *testing.T, kind string) {
 	const call = "GetMigMode"
 	codesAt := func(t *testing.T, a *nvidia.Adapter, id string) string {
 		t.Helper()
@@ -228,7 +235,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	fails := func(t *testing.T, m *sim.Machine, id string) {
 		t.Helper()
-		inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: call, Error: "TIMEOUT"}})
+		inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: call, Error: kind}})
 	}
 	const well, kept, out = "2 devices", "2 devices GPU_READ_FAILED", "2 devices GPU_UNREADABLE"
 	t.Run("three scans", func(t *testing.T) {
@@ -276,7 +283,7 @@ func TestUnreadable(t *testing.T) {
 		m, id := partitioned(t, "a100x8-40g")
 		a := adapterOn(t, m)
 		expect(t, a, id, well)
-		inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: "DeviceGetHandleByIndex", Error: "UNKNOWN"}})
+		inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: "DeviceGetHandleByIndex", Error: kind}})
 		expect(t, a, id, kept, kept, out)
 		clearTransients(t, m, id)
 		expect(t, a, id, well)
@@ -290,4 +297,46 @@ func TestUnreadable(t *testing.T) {
 		clearFaults(t, m, sim.ClearDriver)
 		expect(t, a, id, well)
 	})
+}
+
+// TestGoneForGood: a value that is no longer there in several scans in a row is believed to be gone, except that the MIG mode and what does
+// not change while a driver runs are not.
+func TestGoneForGood(t *testing.T) {
+	tests := map[string]struct {
+		call, kind string
+		// want is the number of MIG devices, the number of NVLinks and the code about failed reads in each scan.
+		want []string
+	}{
+		"links": {"GetNvLinkState", "NOT_SUPPORTED", []string{"2 12 GPU_READ_FAILED", "2 12 GPU_READ_FAILED", "2 0 ", "2 0 "}},
+		"MIG devices are gone": {"GetMigDeviceHandleByIndex", "NOT_FOUND",
+			[]string{"2 12 GPU_READ_FAILED", "2 12 GPU_READ_FAILED", "0 12 ", "0 12 "}},
+		"MIG devices are not supported": {"GetMigDeviceHandleByIndex", "NOT_SUPPORTED",
+			[]string{"2 12 GPU_READ_FAILED", "2 12 GPU_READ_FAILED", "2 12 GPU_UNREADABLE", "2 12 GPU_UNREADABLE"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m, id := partitioned(t, "a100x8-40g")
+			a := adapterOn(t, m)
+			scan(t, a)
+			inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: tc.call, Error: tc.kind}})
+			var got []string
+			for range tc.want {
+				s := scan(t, a)
+				g, codes := s.GPU(gpu.UUID(id)), ""
+				for _, c := range g.Health.Causes {
+					if c.Code == "GPU_READ_FAILED" || c.Code == "GPU_UNREADABLE" {
+						codes += c.Code
+					}
+				}
+				got = append(got, fmt.Sprintf("%d %d %s", len(g.MIG.Devices), s.Topology[0][1].Count, codes))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("scans (-want +got):\n%s", diff)
+			}
+			clearTransients(t, m, id)
+			if s := scan(t, a); len(s.GPU(gpu.UUID(id)).MIG.Devices) != 2 || s.Topology[0][1].Count != 12 {
+				t.Errorf("it does not come back: %+v", s)
+			}
+		})
+	}
 }

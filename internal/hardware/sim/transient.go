@@ -53,6 +53,7 @@ func returnCodes() map[string]nvml.Return {
 		"NOT_READY":               nvml.ERROR_NOT_READY,
 		"INVALID_STATE":           nvml.ERROR_INVALID_STATE,
 		"UNKNOWN":                 nvml.ERROR_UNKNOWN,
+		"FUNCTION_NOT_FOUND":      nvml.ERROR_FUNCTION_NOT_FOUND,
 	}
 }
 

@@ -193,10 +193,9 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		// An unprepare may follow, which nothing would undo again.
 		return nil, fmt.Errorf("%s: the kubelet has ended the call: %w", who, err)
 	}
-	if len(w.claim.Devices) > 0 {
-		if err := d.deps.Ledger.AcquireClaim(ctx, w.claim); err != nil {
-			return nil, fmt.Errorf("%s, %s: %w", who, requestsOf(w.claim), err)
-		}
+	// Also without a device: the claim may have some of an earlier allocation.
+	if err := d.deps.Ledger.AcquireClaim(ctx, w.claim); err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", who, requestsOf(w.claim), err)
 	}
 	if err := d.deps.Fault(StepAcquired); err != nil {
 		return nil, err

@@ -76,6 +76,29 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// TestAllocatedAgain: a claim with another allocation under its UID holds the devices of that one only, also when it has none to hold.
+func TestAllocatedAgain(t *testing.T) {
+	n := newNode(3)
+	d := n.driver(t)
+	watching := result("gpu", 1)
+	watching.AdminAccess = new(true)
+	for _, step := range []struct {
+		results []resourceapi.DeviceRequestAllocationResult
+		want    map[gpu.UUID]string
+	}{
+		{[]resourceapi.DeviceRequestAllocationResult{result("gpu", 0)}, map[gpu.UUID]string{"GPU-0": "u1"}},
+		{[]resourceapi.DeviceRequestAllocationResult{result("gpu", 2)}, map[gpu.UUID]string{"GPU-2": "u1"}},
+		{[]resourceapi.DeviceRequestAllocationResult{watching}, map[gpu.UUID]string{}},
+	} {
+		if got := one(t.Context(), t, d, allocated("train", "u1", step.results...)); got.Err != nil {
+			t.Fatal(got.Err)
+		}
+		if diff := cmp.Diff(step.want, n.ledger.holders()); diff != "" {
+			t.Errorf("holders (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestRefuse(t *testing.T) {
 	opaque := func(driver string, source resourceapi.AllocationConfigSource) resourceapi.DeviceAllocationConfiguration {
 		return resourceapi.DeviceAllocationConfiguration{Source: source, Requests: []string{"gpu"}, DeviceConfiguration: resourceapi.DeviceConfiguration{

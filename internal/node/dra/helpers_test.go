@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -50,13 +51,19 @@ func (l *fakeLedger) AcquireClaim(_ context.Context, claim Claim) error {
 			return fmt.Errorf("acquire devices: device %s is held by claim %s/%s (UID %s)", device.Key, holder.Namespace, holder.Name, holder.UID)
 		}
 	}
-	if l.fail != nil {
+	if l.fail != nil && (len(claim.Devices) > 0 || l.holds(claim.UID)) {
 		return l.fail
 	}
+	maps.DeleteFunc(l.held, func(_ gpu.DeviceKey, holder Claim) bool { return holder.UID == claim.UID })
 	for _, device := range claim.Devices {
 		l.held[device.Key] = claim
 	}
 	return nil
+}
+
+// holds reports whether a claim has a device.
+func (l *fakeLedger) holds(uid string) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(l.held)), func(c Claim) bool { return c.UID == uid })
 }
 
 func (l *fakeLedger) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {

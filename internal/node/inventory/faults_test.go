@@ -130,6 +130,9 @@ type act struct {
 
 const aScan = 5 * time.Second
 
+// believed is the time after which a value that the driver no longer has is believed to be gone.
+const believed = 3 * aScan
+
 func brk(f sim.Fault, want string) act { return act{fault: &f, scan: aScan, want: want} }
 func xid(f sim.Fault, number uint64, want string) act {
 	return act{fault: &f, awaitXID: number, log: true, want: want}
@@ -186,7 +189,7 @@ func faultTable() map[string]struct {
 			xid(sim.Fault{XID: 69}, 69, "Degraded XID69"), wait(aScan, "Healthy"),
 		}},
 		"XID, application, driver without field 230": {"h100x8", []act{
-			brk(sim.Fault{Recovery: sim.RecoveryUnsupported}, "Healthy"),
+			{fault: &sim.Fault{Recovery: sim.RecoveryUnsupported}, scan: believed, want: "Healthy"},
 			xid(sim.Fault{XID: 69}, 69, "Unhealthy XID69"), wait(55*time.Second, "Unhealthy XID69"), wait(2*aScan, "Healthy"),
 		}},
 		"XID, application, that was worse": {"h100x8", []act{
@@ -211,7 +214,7 @@ func faultTable() map[string]struct {
 		"forged lines": {"h100x8", []act{
 			xid(old, 48, "NeedsReset XID48"), {do: func(l *faultLab) error {
 				return l.machine.Inject(sim.Fault{GPU: string(l.id), Log: "a program called nvidia 0000:43:00.0: reset done"})
-			}, scan: aScan, want: "NeedsReset XID48"}, clear1("Healthy"),
+			}, scan: believed, want: "NeedsReset XID48"}, clear1("Healthy"),
 		}},
 		"recovery action in the log": {"h100x8", []act{
 			xid(sim.Fault{XID: 119, Recovery: "none"}, 119, "NeedsReset XID119"), wait(minute, "NeedsReset XID119"),
@@ -222,7 +225,7 @@ func faultTable() map[string]struct {
 			{do: func(l *faultLab) error { return l.machine.Clear(sim.ClearDriver) }, scan: aScan, want: "Healthy"},
 		}},
 		"driver loaded again unseen": {"h100x8", []act{
-			xid(old, 48, "NeedsReset XID48"), wait(aScan, "NeedsReset XID48"),
+			xid(old, 48, "NeedsReset XID48"), wait(believed, "NeedsReset XID48"),
 			{do: func(l *faultLab) error {
 				if err := l.machine.Inject(sim.Fault{DriverGone: true}); err != nil {
 					return err
@@ -244,7 +247,9 @@ func faultTable() map[string]struct {
 		}},
 		"temperature":                 {"h100x8", []act{brk(sim.Fault{Temperature: 91}, "Degraded TEMPERATURE_SLOWDOWN"), brk(sim.Fault{Temperature: 120}, "Unhealthy TEMPERATURE_SHUTDOWN"), clear1("Healthy")}},
 		"row remap pending":           {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending}, "Draining RECOVERY_ACTION ROW_REMAP_PENDING"), brk(sim.Fault{Recovery: "none"}, "Degraded ROW_REMAP_PENDING"), reset("Healthy")}},
-		"row remap pending, no event": {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending, Recovery: sim.RecoveryUnsupported}, "NeedsReset ROW_REMAP_PENDING"), reset("Healthy")}},
+		"row remap pending, no event": {"h100x8", []act{
+			{fault: &sim.Fault{RowRemap: sim.RowRemapPending, Recovery: sim.RecoveryUnsupported}, scan: believed, want: "NeedsReset ROW_REMAP_PENDING"}, reset("Healthy"),
+		}},
 		"row remap failed": {"h100x8", []act{
 			xid(sim.Fault{RowRemap: sim.RowRemapFailed}, 64, "NeedsReset XID64"), wait(aScan, "NeedsReset RECOVERY_ACTION ROW_REMAP_FAILURE XID64"),
 			reset("NeedsReset RECOVERY_ACTION ROW_REMAP_FAILURE"), clear1("Healthy"),

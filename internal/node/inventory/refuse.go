@@ -24,7 +24,8 @@ type refusal struct{ why string }
 func (r *refusal) Error() string { return "the result of the scan was refused: " + r.why }
 
 // refuse returns why the result of a vendor's scan is invalid; "" when it is valid. owner names the other vendor that a
-// GPU belongs to; "" for none. A scan is refused as a whole, because the rest of it is not reliable either.
+// GPU belongs to; "" for none. A scan is refused as a whole, because the rest of it is not reliable either. GPUs that only lack an identity
+// of their own are left out before.
 func refuse(scan *gpu.Snapshot, traits gpu.Traits, owner func(gpu.UUID) string) string {
 	if len(scan.GPUs) > maxGPUs {
 		return fmt.Sprintf("%d GPUs, more than %d", len(scan.GPUs), maxGPUs)
@@ -32,7 +33,7 @@ func refuse(scan *gpu.Snapshot, traits gpu.Traits, owner func(gpu.UUID) string) 
 	if len(scan.Vendors) != 1 || scan.Vendors[0].Name != traits.Name {
 		return fmt.Sprintf("it does not name %q as its only vendor", traits.Name)
 	}
-	c := &check{traits: traits, owner: owner, seen: map[gpu.UUID]bool{}}
+	c := &check{traits: traits, owner: owner}
 	c.nodes("shared device nodes", scan.Vendors[0].Shared)
 	for i := range scan.GPUs {
 		c.gpu(&scan.GPUs[i])
@@ -45,7 +46,6 @@ func refuse(scan *gpu.Snapshot, traits gpu.Traits, owner func(gpu.UUID) string) 
 type check struct {
 	traits gpu.Traits
 	owner  func(gpu.UUID) string
-	seen   map[gpu.UUID]bool
 	why    string
 }
 
@@ -56,7 +56,11 @@ func (c *check) fail(format string, args ...any) {
 }
 
 func (c *check) gpu(g *gpu.GPU) {
-	c.uuid(g.UUID)
+	for _, id := range uuids(g) {
+		if owner := c.owner(id); owner != "" {
+			c.fail("%s is a GPU of %s", id, owner)
+		}
+	}
 	if g.Vendor != c.traits.Name {
 		c.fail("%s is of the vendor %q, not %q", g.UUID, g.Vendor, c.traits.Name)
 	}
@@ -65,28 +69,8 @@ func (c *check) gpu(g *gpu.GPU) {
 	}
 	c.nodes(string(g.UUID), g.Nodes)
 	for i := range g.MIG.Devices {
-		c.uuid(g.MIG.Devices[i].UUID)
 		c.nodes(string(g.MIG.Devices[i].UUID), g.MIG.Devices[i].Nodes)
 	}
-}
-
-// uuid checks that a UUID has the form of one, occurs once, and is not another vendor's. UUIDs become parts of paths,
-// labels and names.
-func (c *check) uuid(id gpu.UUID) {
-	strange := func(r rune) bool { return r <= ' ' || r > '~' }
-	switch {
-	case id == "":
-		c.fail("a GPU without a UUID")
-	case len(id) > maxUUID || strings.ContainsFunc(string(id), strange):
-		c.fail("%.40q is no UUID", id)
-	case c.seen[id]:
-		c.fail("%s is there twice", id)
-	default:
-		if owner := c.owner(id); owner != "" {
-			c.fail("%s is a GPU of %s", id, owner)
-		}
-	}
-	c.seen[id] = true
 }
 
 // nodes checks that device nodes are the vendor's, because containers get them.

@@ -218,6 +218,10 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		return
 	}
 	if result.err == nil {
+		// More GPUs than a machine can have are refused, not compared with one another.
+		if len(result.snapshot.GPUs) <= maxGPUs {
+			leaveOut(&result.snapshot)
+		}
 		if why := refuse(&result.snapshot, l.traits, l.merger.owner(l.position)); why != "" {
 			result.err = &refusal{why}
 		}

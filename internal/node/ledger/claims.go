@@ -66,7 +66,8 @@ var errNoUID = errors.New("a claim needs a UID")
 // AcquireClaim takes the devices of a claim, all or none, as Acquire does, and records its names, pods and requests. All
 // of it is in the file when it returns without an error, and none of it is in force when it returns with one. It may be
 // called again for a claim that has its devices, or some of them: it takes those that it does not have, and records what
-// is known now.
+// is known now. Devices of an earlier allocation of the claim, which are not among these, are released in the same write
+// unless a running container uses them.
 func (l *Ledger) AcquireClaim(claim Claim) error {
 	if claim.UID == "" {
 		return fmt.Errorf("acquire devices: %w", errNoUID)

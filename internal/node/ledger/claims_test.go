@@ -709,3 +709,73 @@ func TestMPSOfAClaim(t *testing.T) {
 		t.Error("limits that cannot be set were read")
 	}
 }
+
+// TestAllocatedAgain: a claim that is prepared with other devices under its UID releases those of its earlier allocation, unless a running
+// container uses them or that is not known. What is left is what the file has.
+func TestAllocatedAgain(t *testing.T) {
+	tests := map[string]struct {
+		containers []Container
+		err        error
+		devices    []ClaimDevice
+		want       []string
+	}{
+		"nothing runs":                         {devices: []ClaimDevice{on("G2")}, want: []string{"G2"}},
+		"one device stays":                     {devices: []ClaimDevice{on("G1"), on("G2")}, want: []string{"G1", "G2"}},
+		"no device any more":                   {want: nil},
+		"a container of another pod runs":      {containers: []Container{{ID: "c", PodUID: "P9", Open: []gpu.DeviceKey{key("G0")}}}, devices: []ClaimDevice{on("G2")}, want: []string{"G2"}},
+		"a container was given the device":     {containers: []Container{{ID: "c", PodUID: "P9", Keys: []gpu.DeviceKey{key("G0")}}}, devices: []ClaimDevice{on("G2")}, want: []string{"G0", "G2"}},
+		"a container of its pod has the node":  {containers: []Container{{ID: "c", PodUID: "P1", Open: []gpu.DeviceKey{key("G1")}}}, devices: []ClaimDevice{on("G2")}, want: []string{"G1", "G2"}},
+		"containers cannot be read":            {err: errors.New("no cgroup"), devices: []ClaimDevice{on("G2")}, want: []string{"G0", "G1", "G2"}},
+		"the same devices, containers unknown": {err: errors.New("no cgroup"), devices: []ClaimDevice{on("G0"), on("G1")}, want: []string{"G0", "G1"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "ledger")
+			l := openTest(t, path, func(d *Deps) { d.Look = func() ([]Container, error) { return tc.containers, tc.err } })
+			other := Claim{UID: "claim-2", Devices: []ClaimDevice{on("G3")}}
+			for _, claim := range []Claim{train(on("G0"), on("G1")), other, train(tc.devices...)} {
+				if err := l.AcquireClaim(claim); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := append(slices.Clone(tc.want), "G3")
+			for range 2 { // The second time as the next agent reads it.
+				var got []string
+				for _, h := range l.Holdings() {
+					got = append(got, h.Key.String())
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("holdings (-want +got):\n%s", diff)
+				}
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				l = openTest(t, path, func(*Deps) {})
+			}
+		})
+	}
+}
+
+// TestAllocatedAgainUnwritten: when the write fails the claim keeps the devices of its earlier allocation, and has none of the new ones.
+func TestAllocatedAgainUnwritten(t *testing.T) {
+	full := false
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
+		d.Look = func() ([]Container, error) { return nil, nil }
+		d.Fault = func(Step) error {
+			if full {
+				return errors.New("disk full")
+			}
+			return nil
+		}
+	})
+	if err := l.AcquireClaim(train(on("G0"))); err != nil {
+		t.Fatal(err)
+	}
+	full = true
+	if err := l.AcquireClaim(train(on("G1"))); err == nil {
+		t.Fatal("acquired devices that are in no file")
+	}
+	if got := l.Holdings(); len(got) != 1 || got[0].Key != key("G0") {
+		t.Errorf("it holds %v, want G0", got)
+	}
+}

@@ -106,7 +106,7 @@ func (l *Ledger) acquireDurably(holder gpu.Holder, pods []gpu.Pod, devices []Cla
 	if err := validKeys(devices); err != nil {
 		return err
 	}
-	// The containers are read only when an orphan, which may have ended, is in the way, and without a lock.
+	// The containers are read only when an orphan, which may have ended, is in the way, or the holder has further devices, and without a lock.
 	var seen *NodeView
 	for {
 		again := false
@@ -115,6 +115,15 @@ func (l *Ledger) acquireDurably(holder gpu.Holder, pods []gpu.Pod, devices []Cla
 			orphan, err := l.firstInTheWay(holder, devices, seen)
 			if again = orphan && seen == nil; err != nil {
 				return err
+			}
+			further := l.further(holder, devices)
+			if again = len(further) > 0 && seen == nil; again {
+				return nil
+			}
+			for _, key := range further {
+				if !l.usedBy(&l.records[key].Holding, seen) {
+					l.drop(u, key)
+				}
 			}
 			for _, d := range devices {
 				if r := l.records[d.Key]; r == nil || !r.Holder.Same(holder) {
@@ -130,6 +139,32 @@ func (l *Ledger) acquireDurably(holder gpu.Holder, pods []gpu.Pod, devices []Cla
 		now := l.observeAll(nil)
 		seen = &now
 	}
+}
+
+// further returns the devices that a claim has besides these, in order: those of an earlier allocation of it.
+func (l *Ledger) further(holder gpu.Holder, devices []ClaimDevice) []gpu.DeviceKey {
+	if holder.Kind != gpu.HolderClaim {
+		return nil
+	}
+	var keys []gpu.DeviceKey
+	for _, key := range l.order {
+		if l.records[key].Holder.Same(holder) && !slices.ContainsFunc(devices, func(d ClaimDevice) bool { return d.Key == key }) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// usedBy reports whether a running container may use the device of a claim: it was given the device, or it is one of the claim's pods and
+// has a device node of it. While the containers are not known, one may.
+func (l *Ledger) usedBy(h *Holding, seen *NodeView) bool {
+	if seen.ContainersErr != nil {
+		return true
+	}
+	of := func(key gpu.DeviceKey) bool { return key.Overlaps(h.Key) }
+	return slices.ContainsFunc(seen.Containers, func(c Container) bool {
+		return slices.ContainsFunc(c.Keys, of) || (h.Pods == nil || h.has(c.PodUID)) && slices.ContainsFunc(c.Open, of)
+	})
 }
 
 // firstInTheWay returns why the holder cannot have the devices, and whether that is an orphan. It removes the
