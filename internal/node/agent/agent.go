@@ -296,7 +296,7 @@ func (a *Agent) wireDevices() error {
 	})
 	var read statefile.Result
 	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
-		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Auto: a.devices.choice.API, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Hardware: a.node.inventory, Auto: a.devices.choice.API, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
 		Ledger: a.node.ledger, Injector: a.devices.injection,
 		Changing: func(s *gpu.Snapshot) (map[gpu.UUID]string, map[gpu.UUID]bool) { return a.changes.mig.Changing(s) },
 		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
@@ -418,7 +418,7 @@ func (a *Agent) wireGate() {
 		Injectable: a.devices.injection.Injectable, Registered: a.devices.plugin.Registered, Published: a.devices.dra.Published,
 	}
 	a.reports.gate = gatesync.Open(gatesync.Deps{
-		Settings: stackfile.New(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.reports.list.Set).Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
+		Settings: stackfile.New(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.deps.Clock, a.reports.list.Set).Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
 		Changed: []func() *signal.Subscription{
 			a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.devices.cdi.SubscribeStatus, a.node.pods.SubscribePods,
 		},

@@ -28,6 +28,23 @@ const (
 // has ended: during an upgrade two agents may write at the same time.
 const leftAfter = time.Minute
 
+// Retry is when a write that failed is repeated: after a second, then after twice as long each time, up to a minute.
+type Retry struct{ last time.Duration }
+
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// Next returns the time until the next attempt.
+func (r *Retry) Next() time.Duration {
+	r.last = min(max(2*r.last, firstRetry), lastRetry)
+	return r.last
+}
+
+// Reset is called after a write that succeeded.
+func (r *Retry) Reset() { r.last = 0 }
+
 // Save replaces the content. When it returns without an error, the new content outlasts a power failure.
 func (f File[T]) Save(content T) error {
 	blob, err := f.Encode(content)
@@ -48,7 +65,12 @@ func (f File[T]) Encode(content T) ([]byte, error) {
 
 // Write replaces the file by what Encode made.
 func (f File[T]) Write(blob []byte) error {
-	if err := f.write(blob); err != nil {
+	err := f.write(blob)
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		// The name of the temporary file differs each time: an error that repeats would look like another one.
+		err = &fs.PathError{Op: path.Op, Path: f.Path, Err: path.Err}
+	}
+	if err != nil {
 		return fmt.Errorf("write %s: %w", f.What, err)
 	}
 	return nil

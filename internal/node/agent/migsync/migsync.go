@@ -129,7 +129,7 @@ func (s *Syncer) wanted() *migwants.Plan {
 
 // inputs returns what the wanted layouts follow from.
 func (s *Syncer) inputs(by configwatch.State) migwants.Inputs {
-	return migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting, TurnedOn: s.deps.Modes.get()}
+	return migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting || by.Pending, TurnedOn: s.deps.Modes.get()}
 }
 
 // Computed returns how often the wanted layouts were computed.
@@ -167,7 +167,7 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing map[gpu.UUID]string,
 // when both APIs would serve a resource name because of them.
 func (s *Syncer) Layouts(by *v1alpha1.AgentConfig) (repartitioned map[gpu.UUID]bool, twoAPIs error) {
 	now := s.deps.Config.Current()
-	now.Config, now.Waiting = by, false
+	now.Config, now.Waiting, now.Pending = by, false, false
 	plan := migwants.Compute(s.inputs(now))
 	return plan.Differing, plan.TwoAPIs
 }
