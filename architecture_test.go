@@ -107,7 +107,7 @@ var rules = []rule{
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
 	// Node: no package but the agent knows an adapter or the simulator.
-	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: none, never: []string{nvml}},
+	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: []string{"k8s.io/utils/clock"}, never: []string{nvml}},
 	{packages: "internal/node/agent/configsync", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},

@@ -22,6 +22,8 @@ const (
 	maxRecord = 8 << 10
 	// maxDrain bounds the reads between two waits for NVML's events.
 	maxDrain = 512
+	// maxPast bounds how often that many are read of the past: more than a million records, which are more than any kernel keeps.
+	maxPast = 4096
 	// maxDetail bounds what is kept of a line.
 	maxDetail = 200
 )
@@ -123,7 +125,9 @@ func recordText(line string) (string, bool) {
 
 // kernelLog reads what is written to /dev/kmsg after it was opened. It never blocks.
 type kernelLog struct {
-	dev  tree
+	dev tree
+	// past is true to begin with the oldest line that the kernel still has.
+	past bool
 	log  *slog.Logger
 	file *os.File
 	// tail is the beginning of an incomplete line; skip is true while that line is longer than any record.
@@ -133,13 +137,13 @@ type kernelLog struct {
 	n string
 }
 
-// open opens the log at its end: earlier lines report faults that scans find, or that were repaired.
+// open opens the log, without past at its end: earlier lines report faults that scans find, or that were repaired.
 func (k *kernelLog) open() bool {
 	if k.file != nil {
 		return true
 	}
 	file, err := openInRoot(k.dev.root, kmsgFile)
-	if err == nil {
+	if err == nil && !k.past {
 		_, err = file.Seek(0, io.SeekEnd)
 		if err != nil {
 			file.Close()
@@ -164,10 +168,10 @@ func (k *kernelLog) close() {
 	}
 }
 
-// drain passes on the notices that were written since the last call.
-func (k *kernelLog) drain(emit func(notice)) {
+// drain passes on the notices that were written since the last call. It returns whether there may be more.
+func (k *kernelLog) drain(emit func(notice)) (more bool) {
 	if !k.open() {
-		return
+		return false
 	}
 	buffer := make([]byte, maxRecord)
 	for range maxDrain {
@@ -176,14 +180,15 @@ func (k *kernelLog) drain(emit func(notice)) {
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
 			continue // records were overwritten before they were read
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
-			return
+			return false
 		case err != nil:
 			k.log.Warn("Could not read the kernel log; opening it again", "error", err)
 			k.close()
-			return
+			return false
 		}
 		k.lines(buffer[:n], emit)
 	}
+	return true
 }
 
 // lines passes on the notices in the complete lines of what was read.

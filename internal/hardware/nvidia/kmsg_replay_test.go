@@ -1,13 +1,17 @@
 package nvidia
 
 import (
+	stdcmp "cmp"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
 // replay reads a recorded /dev/kmsg as the adapter reads that of the kernel.
@@ -40,6 +44,43 @@ func replay(t *testing.T, name string) []string {
 	return said
 }
 
+// TestPast: all that the log has about the GPUs of the last scan, from its first line on, and nothing before a scan or without a log.
+func TestPast(t *testing.T) {
+	root := t.TempDir()
+	a := New(Deps{Roots: Roots{Dev: root}})
+	address, err := gpu.ParsePCIAddress("0000:07:00.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if past := a.Past(); len(past) > 0 {
+		t.Errorf("before a scan: %v", past)
+	}
+	a.addresses.Store(&watchList{addresses: map[gpu.PCIAddress]gpu.UUID{address: "GPU-a"}})
+	if past := a.Past(); len(past) > 0 {
+		t.Errorf("without a log: %v", past)
+	}
+	var log strings.Builder
+	for i, text := range append(make([]string, 3*maxDrain), "NVRM: Xid (PCI:0000:07:00): 48, pid=1", "NVRM: Xid (PCI:0000:08:00): 79, pid=1", "nvidia 0000:07:00.0: reset done") {
+		fmt.Fprintf(&log, "4,%d,%d,-;%s\n", i, i, stdcmp.Or(text, strings.Repeat("x", maxRecord/2)))
+	}
+	path := filepath.Join(root, kmsgFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(log.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var got []string
+		for _, event := range a.Past() {
+			got = append(got, fmt.Sprintf("%s %s reset %t", event.GPU, event.Code, event.Reset))
+		}
+		if diff := cmp.Diff([]string{"GPU-a XID48 reset false", "GPU-a  reset true"}, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+}
+
 // TestForgedKernelLines replays what Linux 6.18 wrote while an unprivileged process ran programs and mounted file systems with
 // names that imitate the driver's lines: an executable stack, segmentation faults under such names (the kernel begins those
 // lines with the first 15 bytes of the name), overlayfs in a user namespace; and what a program of root wrote into /dev/kmsg,
@@ -52,9 +93,9 @@ func TestForgedKernelLines(t *testing.T) {
 
 // TestDriversKernelLines: the driver's own lines are reported.
 func TestDriversKernelLines(t *testing.T) {
-	const gpu, nvswitch = "0000:07:00.0", "0000:c1:00.0"
+	const device, nvswitch = "0000:07:00.0", "0000:c1:00.0"
 	want := []string{
-		gpu + " XID79", gpu + " XID79", gpu + " XID79", gpu + " XID154", gpu + " XID94",
+		device + " XID79", device + " XID79", device + " XID79", device + " XID154", device + " XID94",
 		nvswitch + " SXID20034",
 	}
 	if diff := cmp.Diff(want, replay(t, "driver")); diff != "" {

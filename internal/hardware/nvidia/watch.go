@@ -125,6 +125,29 @@ func (a *Adapter) readKernelLog(emit func(gpu.Event)) {
 	})
 }
 
+// Past returns the faults and resets of the GPUs of the last scan that the kernel log still has, oldest first, from the boot on. Their time
+// is zero. A log that cannot be read has none; Watch logs that.
+func (a *Adapter) Past() []gpu.Event {
+	list := a.addresses.Load()
+	if list == nil {
+		return nil
+	}
+	log := kernelLog{dev: a.kernelLog.dev, log: a.kernelLog.log, past: true}
+	defer log.close()
+	var events []gpu.Event
+	for range maxPast {
+		more := log.drain(func(n notice) {
+			if event, ok := list.convert(n); ok {
+				events = append(events, event)
+			}
+		})
+		if !more {
+			break
+		}
+	}
+	return events
+}
+
 // sleep returns after the pause, or when ctx ends.
 func sleep(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)

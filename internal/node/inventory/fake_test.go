@@ -24,6 +24,10 @@ type source struct {
 	doing   gpu.UUID
 	call    string
 
+	// past are the events in the kernel log, and pasts how often they were read.
+	past  []gpu.Event
+	pasts int
+
 	scans, running, most int
 	watches              int
 	events               chan gpu.Event
@@ -93,6 +97,13 @@ func (s *source) Watch(ctx context.Context, emit func(gpu.Event)) error {
 			emit(event)
 		}
 	}
+}
+
+func (s *source) Past() []gpu.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pasts++
+	return append([]gpu.Event(nil), s.past...)
 }
 
 func (s *source) Doing() (gpu.UUID, string) {

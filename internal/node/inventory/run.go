@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -21,6 +22,9 @@ var errWithdrawn = errors.New("the vendor was withdrawn after a panic; restart t
 // scanResult is what a scan goroutine returns.
 type scanResult struct {
 	snapshot gpu.Snapshot
+	// past are earlier events, where they were asked for; recalled is true then.
+	past     []gpu.Event
+	recalled bool
 	err      error
 	began    time.Time
 }
@@ -54,6 +58,8 @@ type loop struct {
 	position int
 	refresh  chan chan error
 	reports  chan gpu.Event
+	// recall is true while a scan has to bring the events of this boot. Any goroutine may set it.
+	recall atomic.Bool
 
 	merger  *merger
 	picture *picture
@@ -189,6 +195,9 @@ func (l *loop) startScan(ctx context.Context) {
 		result := scanResult{began: began}
 		result.err = guarded(func() (err error) {
 			result.snapshot, err = l.source.Scan(ctx)
+			if source, ok := l.source.(history); ok && err == nil && result.snapshot.DriverPresent() && l.recall.Load() {
+				result.past, result.recalled = source.Past(), true
+			}
 			return err
 		})
 		l.scans.results <- result
@@ -232,6 +241,9 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		l.show(excused)
 	} else {
 		renewed := l.picture.scanned(result.snapshot, result.began, now, late)
+		if result.recalled {
+			l.recalled(result.past, now)
+		}
 		l.show(scanned)
 		if l.deps.Renewed != nil && len(renewed) > 0 {
 			l.deps.Renewed(renewed)
@@ -244,6 +256,20 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	}
 	if l.scans.again || late {
 		l.startScan(ctx)
+	}
+}
+
+// recalled applies the events of this boot, before the scan with them is published: a GPU that has to be reset must not be offered in
+// between.
+func (l *loop) recalled(past []gpu.Event, now time.Time) {
+	l.recall.Store(false)
+	for _, event := range past {
+		event.Time = now
+		l.picture.happened(event)
+	}
+	l.log.Info("Read the kernel log of this boot from its beginning", "events", len(past))
+	if len(past) > 0 {
+		l.scanSoon()
 	}
 }
 
@@ -308,6 +334,11 @@ func (l *loop) eventCame(event gpu.Event) {
 		level = slog.LevelWarn
 	}
 	l.log.Log(context.Background(), level, "Received hardware event", eventAttrs(event)...)
+	l.scanSoon()
+}
+
+// scanSoon starts a scan for an event, and for those that follow in a moment.
+func (l *loop) scanSoon() {
 	if !l.scans.soonSet {
 		l.scans.soonSet = true
 		l.scans.soon.Reset(afterEvent)

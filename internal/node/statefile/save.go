@@ -66,9 +66,11 @@ func (f File[T]) Encode(content T) ([]byte, error) {
 // Write replaces the file by what Encode made.
 func (f File[T]) Write(blob []byte) error {
 	err := f.write(blob)
-	if path := (*fs.PathError)(nil); errors.As(err, &path) {
-		// The name of the temporary file differs each time: an error that repeats would look like another one.
+	// The name of the temporary file differs each time: an error that repeats would look like another one.
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = &fs.PathError{Op: path.Op, Path: f.Path, Err: path.Err}
+	} else if link, ok := errors.AsType[*os.LinkError](err); ok {
+		err = &fs.PathError{Op: link.Op, Path: f.Path, Err: link.Err}
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", f.What, err)

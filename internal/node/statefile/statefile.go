@@ -138,16 +138,24 @@ func (f File[T]) Read() (T, Result) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return none, Result{State: Absent}
+	case errors.Is(err, errNoFile):
+		return none, Result{State: Damaged, Err: fmt.Errorf("read %s: %s is damaged: %w", f.What, f.Path, err)}
 	case err != nil:
 		return none, Result{State: Unreadable, Err: fmt.Errorf("read %s: %w (check the disk; the file was not changed)", f.What, err)}
 	}
 	return f.decode(blob)
 }
 
+// errNoFile is the error of a folder, a link, a pipe and all else that a writer of a state file does not make.
+var errNoFile = errors.New("it is not a regular file")
+
 // bytes reads the file, one byte more than its bound at most.
 func (f File[T]) bytes() ([]byte, error) {
 	// Not blocking, so that a pipe of the file's name cannot hold the agent up.
-	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // A link; a socket, or a device without a driver.
+		return nil, errNoFile
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +165,7 @@ func (f File[T]) bytes() ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", f.Path)
+		return nil, errNoFile
 	}
 	return io.ReadAll(io.LimitReader(file, f.max()+1))
 }

@@ -33,5 +33,13 @@ func (o Observed) Doing() (id gpu.UUID, call string) {
 	return "", ""
 }
 
+// Past returns the events of this boot, if the vendor can tell.
+func (o Observed) Past() []gpu.Event {
+	if v, ok := o.Vendor.(interface{ Past() []gpu.Event }); ok {
+		return v.Past()
+	}
+	return nil
+}
+
 // OnBus returns how many GPUs of the configured vendor the machine has, with or without a driver. It reads sysfs.
 func (m Machine) OnBus() int { return nvidia.CountOnBus(m.Roots) }

@@ -234,7 +234,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile makes one attempt. It reports whether all GPUs are as wanted and the label shows it.
+// reconcile makes one attempt. It reports whether all GPUs are as wanted, and the label and the file of modes show it.
 func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	defer s.rounds.Begin()()
 	s.deps.Modes.take(s.deps.Ledger.Writes())
@@ -256,7 +256,7 @@ func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	s.deps.Settle()
 	s.deps.Resume(changing(statuses))
 	written := s.label.update(ctx, plan, plan.Static(statuses))
-	return written && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
+	return written && s.deps.Modes.isSaved() && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
 }
 
 // changing returns the GPUs whose change is under way.
