@@ -15,7 +15,7 @@ import (
 
 // The limits of the agent and of the packages below it. What needs more than that has more than one concern.
 const (
-	mostLines   = 599
+	mostLines   = 609
 	mostFields  = 12
 	mostImports = 12
 )

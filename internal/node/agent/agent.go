@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -51,6 +52,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
+	"github.com/berth-gpu/berth/internal/node/filewatch"
 	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
@@ -302,17 +304,20 @@ func (a *Agent) wireDevices() error {
 	if read.Lost() {
 		a.stateLost("units-file", read, "a GPU that is in use keeps its resource and is not allocated to others until it is free")
 	}
-	hook := ""
-	var err error
+	hook, keepHook, err := "", func() error { return nil }, error(nil)
 	if a.config.UsesCDI() {
 		if hook, err = cdi.InstallHook(a.deps.HookSource, a.config.HookDir); err != nil {
 			return err
 		}
+		keepHook = func() error { return cdi.KeepHook(a.deps.HookSource, hook) }
 	}
 	a.devices.cdi = cdisync.New(cdisync.Deps{
 		Writer: cdi.New(cdi.Deps{Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi")}),
 		Dir:    a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
 		Extras: actor.Noted(a.deps.Fault, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
+		Hook: keepHook, Watch: func(ctx context.Context) <-chan struct{} {
+			return filewatch.Watch(ctx, filewatch.Deps{Files: cdi.Files(a.config.CDIDir, hook), Ops: filewatch.Gone, Pause: time.Second, Clock: a.deps.Clock, Log: a.log("cdi")})
+		},
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{

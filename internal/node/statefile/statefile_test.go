@@ -207,6 +207,42 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
+// TestOpenRegular: what is no regular file does not keep a lock from being taken.
+func TestOpenRegular(t *testing.T) {
+	for name, put := range map[string]func(string) error{
+		"nothing":  func(string) error { return nil },
+		"a file":   func(path string) error { return os.WriteFile(path, []byte("7"), 0o600) },
+		"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a folder": func(path string) error { return os.MkdirAll(filepath.Join(path, "with"), 0o700) },
+		"a link":   func(path string) error { return os.Symlink("/dev/zero", path) },
+		"itself":   func(path string) error { return os.Symlink(path, path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "lock")
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			file, err := OpenRegular(root, "lock")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+				t.Errorf("the lock is %v, %v", info, err)
+			}
+			if content, err := os.ReadFile(path); err != nil || string(content) != map[string]string{"a file": "7"}[name] {
+				t.Errorf("it has %q, %v", content, err)
+			}
+		})
+	}
+}
+
 // TestUnreadable: a file that the disk cannot read, as one in a place that is no folder, is not moved.
 func TestUnreadable(t *testing.T) {
 	f := fileIn(t.TempDir())
