@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +37,8 @@ type notice struct {
 	// reset is true when the GPU was reset.
 	reset  bool
 	detail string
+	// record is the number of the record plus one.
+	record uint64
 }
 
 // The forms of the driver's lines, matched from the first byte: lines of the kernel quote text that users choose, such as the
@@ -110,26 +113,32 @@ func printable(text string) string {
 	return text
 }
 
-// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text"; false for a line that
-// continues a record, and for a record that the kernel did not write: those of programs have another facility, which is the
-// priority without its three lowest bits.
-func recordText(line string) (string, bool) {
+// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text", and its sequence number plus one, which is
+// 0 for a line that continues a record. It is false for such a line, and for a record that the kernel did not write: those of programs have
+// another facility, which is the priority without its three lowest bits.
+func recordText(line string) (text string, record uint64, ok bool) {
 	prefix, text, ok := strings.Cut(line, ";")
 	fields := strings.Split(prefix, ",")
 	if !ok || len(fields) < 4 {
-		return "", false
+		return "", 0, false
 	}
 	priority, err := strconv.ParseUint(fields[0], 10, 16)
-	return text, err == nil && priority>>3 == 0
+	sequence, unnumbered := strconv.ParseUint(fields[1], 10, 63)
+	if err != nil || unnumbered != nil {
+		return "", 0, false
+	}
+	return text, sequence + 1, priority>>3 == 0
 }
 
 // kernelLog reads what is written to /dev/kmsg after it was opened. It never blocks.
 type kernelLog struct {
 	dev tree
-	// past is true to begin with the oldest line that the kernel still has.
-	past bool
-	log  *slog.Logger
-	file *os.File
+	// past is true to begin with the oldest line that the kernel still has. With a number in after, what is not newer than that record is left
+	// out instead; it is that of the last record that was read.
+	past  bool
+	after atomic.Uint64
+	log   *slog.Logger
+	file  *os.File
 	// tail is the beginning of an incomplete line; skip is true while that line is longer than any record.
 	tail []byte
 	skip bool
@@ -137,13 +146,13 @@ type kernelLog struct {
 	n string
 }
 
-// open opens the log, without past at its end: earlier lines report faults that scans find, or that were repaired.
+// open opens the log, without past and after at its end: earlier lines report faults that scans find, or that were repaired.
 func (k *kernelLog) open() bool {
 	if k.file != nil {
 		return true
 	}
 	file, err := openInRoot(k.dev.root, kmsgFile)
-	if err == nil && !k.past {
+	if err == nil && !k.past && k.after.Load() == 0 {
 		_, err = file.Seek(0, io.SeekEnd)
 		if err != nil {
 			file.Close()
@@ -199,15 +208,26 @@ func (k *kernelLog) lines(chunk []byte, emit func(notice)) {
 		if !ok {
 			break
 		}
-		if text, ok := recordText(string(line)); ok && !k.skip {
-			if n, ok := parseNotice(text); ok {
-				emit(n)
-			}
+		if !k.skip {
+			k.line(string(line), emit)
 		}
 		k.tail, k.skip = rest, false
 	}
 	if len(k.tail) > maxRecord {
 		k.tail, k.skip = nil, true
+	}
+}
+
+// line passes on the notice in a line, unless it was passed on before.
+func (k *kernelLog) line(line string, emit func(notice)) {
+	text, record, ok := recordText(line)
+	if record == 0 || record <= k.after.Load() {
+		return
+	}
+	k.after.Store(record)
+	if n, is := parseNotice(text); ok && is {
+		n.record = record
+		emit(n)
 	}
 }
 

@@ -52,12 +52,12 @@ func TestPast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if past := a.Past(); len(past) > 0 {
-		t.Errorf("before a scan: %v", past)
+	if past, last := a.Past(); len(past) > 0 || last > 0 {
+		t.Errorf("before a scan: %v, %d", past, last)
 	}
 	a.addresses.Store(&watchList{addresses: map[gpu.PCIAddress]gpu.UUID{address: "GPU-a"}})
-	if past := a.Past(); len(past) > 0 {
-		t.Errorf("without a log: %v", past)
+	if past, last := a.Past(); len(past) > 0 || last > 0 {
+		t.Errorf("without a log: %v, %d", past, last)
 	}
 	var log strings.Builder
 	for i, text := range append(make([]string, 3*maxDrain), "NVRM: Xid (PCI:0000:07:00): 48, pid=1", "NVRM: Xid (PCI:0000:08:00): 79, pid=1", "nvidia 0000:07:00.0: reset done") {
@@ -70,14 +70,34 @@ func TestPast(t *testing.T) {
 	if err := os.WriteFile(path, []byte(log.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	const before = 3 * maxDrain
 	for range 2 {
+		past, last := a.Past()
 		var got []string
-		for _, event := range a.Past() {
-			got = append(got, fmt.Sprintf("%s %s reset %t", event.GPU, event.Code, event.Reset))
+		for _, event := range past {
+			got = append(got, fmt.Sprintf("%d %s %s reset %t", event.Record-before, event.GPU, event.Code, event.Reset))
 		}
-		if diff := cmp.Diff([]string{"GPU-a XID48 reset false", "GPU-a  reset true"}, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
+		if diff := cmp.Diff([]string{"1 GPU-a XID48 reset false", "3 GPU-a  reset true"}, got); diff != "" || last != before+3 {
+			t.Errorf("last %d, -want +got:\n%s", last, diff)
 		}
+	}
+	// Watch goes on behind it, also after it has opened the log again.
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, record := range []int{before + 3, before + 4} {
+		if _, err := fmt.Fprintf(file, "4,%d,0,-;NVRM: Xid (PCI:0000:07:00): 79, pid=1\n", record); err != nil {
+			t.Fatal(err)
+		}
+		var got []uint64
+		for a.kernelLog.drain(func(n notice) { got = append(got, n.record) }) {
+		}
+		if len(got) != 1 || got[0] != uint64(record)+1 {
+			t.Errorf("then %v, want %d", got, record+1)
+		}
+		a.kernelLog.close()
 	}
 }
 

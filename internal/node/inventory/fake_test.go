@@ -99,11 +99,15 @@ func (s *source) Watch(ctx context.Context, emit func(gpu.Event)) error {
 	}
 }
 
-func (s *source) Past() []gpu.Event {
+func (s *source) Past() (events []gpu.Event, last uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pasts++
-	return append([]gpu.Event(nil), s.past...)
+	for i, event := range s.past {
+		event.Record = uint64(i + 1)
+		events = append(events, event)
+	}
+	return events, uint64(len(s.past))
 }
 
 func (s *source) Doing() (gpu.UUID, string) {

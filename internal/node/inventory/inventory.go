@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,9 +57,9 @@ type progress interface {
 
 // history is an optional method of a Source, by which faults are found again whose record was lost.
 type history interface {
-	// Past returns the events of this boot that the kernel log still has, oldest first, about the GPUs of the last scan. A scan has
-	// returned before.
-	Past() []gpu.Event
+	// Past returns the events of this boot that the kernel log still has, oldest first, about the GPUs of the last scan, and the number of
+	// its last record plus one, as in [gpu.Event]. A scan has returned before.
+	Past() (events []gpu.Event, last uint64)
 }
 
 // Deps are the dependencies of an Inventory.
@@ -219,8 +221,9 @@ func (i *Inventory) Run(ctx context.Context) error {
 	if len(i.loops) == 0 {
 		return fmt.Errorf("run inventory: no hardware source was given")
 	}
-	restored := i.restore(healthFile(i.deps.Keep, i.deps.BootID))
+	restored, last := i.restore(healthFile(i.deps.Keep, i.deps.BootID))
 	m := newMerger(i, restored)
+	m.last = last
 	if i.deps.Keep != "" {
 		m.keeper = startKeeper(func(blob []byte) error { return i.write(i.deps.Keep, blob) }, i.written, i.deps.Clock)
 		m.keep(true) // Where it cannot be written now, an earlier process may have failed to write too.
@@ -234,23 +237,33 @@ func (i *Inventory) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore reads the health records of an earlier process.
-func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map[gpu.UUID]health.Record {
+// restore reads the health records of an earlier process, and which record of the kernel log was the last that they follow from; 0 when that is
+// not known. The first scan brings the events that they do not follow from: all where the records were lost; those that came while no
+// process ran, and those whose records could not be written any more, where they are there; none at the first start in a boot, since GPUs
+// may have been repaired that were never judged.
+func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) (records map[gpu.UUID]health.Record, last uint64) {
 	if file.Path == "" {
-		return nil
+		return nil, 0
 	}
 	records, result := file.Load()
-	if result.Lost() {
+	last, err := strconv.ParseUint(result.Mark, 10, 64)
+	switch {
+	case result.Lost():
+		last = 0
+		i.recall(0)
 		i.deps.Report(LostSource, gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; the faults of this boot are taken from the kernel log, as far as it still has them"})
-		i.recall()
+	case result.State == statefile.Present && err == nil:
+		i.recall(last)
+	default:
+		i.recall(math.MaxUint64)
 	}
-	return restored(records, i.deps.Clock.Now())
+	return restored(records, i.deps.Clock.Now()), last
 }
 
-// recall lets the next scan of each vendor bring the events that the kernel log has.
-func (i *Inventory) recall() {
+// recall lets the next scan of each vendor bring the events that the kernel log has after a record.
+func (i *Inventory) recall(after uint64) {
 	for _, l := range i.loops {
-		l.recall.Store(true)
+		l.recall.Store(&after)
 	}
 }
 
@@ -261,7 +274,7 @@ func (i *Inventory) written(err error, first bool) {
 		return
 	}
 	if first {
-		i.recall()
+		i.recall(0)
 	}
 	i.deps.Report(UnsavedSource, gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error() + "; a restart would know only those faults of GPUs that a scan or the kernel log shows"})
 }

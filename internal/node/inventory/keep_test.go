@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,16 +150,17 @@ func TestLostHealthIsFoundAgain(t *testing.T) {
 						t.Errorf("problem %q", got)
 					}
 				})
-				if s.pasts != 1 {
-					t.Errorf("the log was read %d times", s.pasts)
-				}
-				life(t, s, path, "boot", func(i *inventory.Inventory, _ *problems) {
+				life(t, s, path, "boot", func(i *inventory.Inventory, found *problems) {
 					expect(t, i, "the next process", idOf(1), "absent") // Its scan takes a second.
 					<-i.Ready()
 					expect(t, i, "the next process", idOf(1), "NeedsReset XID48")
+					expect(t, i, "the next process, which has a record", idOf(2), "Healthy")
+					if got := found.of(inventory.LostSource); got != "" {
+						t.Errorf("problem %q", got)
+					}
 				})
-				if s.pasts != 1 {
-					t.Errorf("with a record, the log was read")
+				if s.pasts != 2 {
+					t.Errorf("two processes have read the log %d times", s.pasts)
 				}
 			})
 		})
@@ -208,6 +210,60 @@ func TestUnwritableHealth(t *testing.T) {
 			expect(t, i, "the last process", idOf(0), "NeedsReset XID48 XID62")
 		})
 	})
+}
+
+// TestKilledBeforeHealthIsStored: a fault whose record was not written any more, or only in part, and one that came while no process ran, are
+// found in the kernel log by the next process. What was in the log before the first start in a boot is not judged.
+func TestKilledBeforeHealthIsStored(t *testing.T) {
+	for name, killed := range map[string]func(path string, blob []byte) error{
+		"before the write": func(string, []byte) error { return nil },
+		"within the write": func(path string, blob []byte) error { return os.WriteFile(path, blob[:len(blob)/2], 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "health.json")
+				fault := func(n int) gpu.Event {
+					return gpu.Event{GPU: idOf(n), Code: gpu.XID(48), GI: gpu.NoInstance, CI: gpu.NoInstance, Record: uint64(n + 1)}
+				}
+				s := newSource(3)
+				s.set(func(s *source) {
+					for n := range 3 {
+						s.snapshot.GPUs[n].Health.Recovery = ""
+					}
+					s.past = []gpu.Event{fault(0)}
+				})
+				i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Keep: path, BootID: "boot"})
+				var dies atomic.Bool
+				i.ReplaceWrite(func(path string, blob []byte) error {
+					if dies.Load() {
+						return killed(path, blob)
+					}
+					return os.WriteFile(path, blob, 0o600)
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- i.Run(ctx) }()
+				synctest.Wait()
+				expect(t, i, "the first process", idOf(0), "Healthy")
+				dies.Store(true)
+				s.events <- fault(1)
+				synctest.Wait()
+				expect(t, i, "the first process", idOf(1), "NeedsReset XID48")
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				s.set(func(s *source) { s.past = append(s.past, fault(1), fault(2)) })
+				life(t, s, path, "boot", func(i *inventory.Inventory, _ *problems) {
+					expect(t, i, "the next process", idOf(1), "NeedsReset XID48")
+					expect(t, i, "a fault in between", idOf(2), "NeedsReset XID48")
+					expect(t, i, "a fault before the first start", idOf(0), map[string]string{
+						"before the write": "Healthy", "within the write": "NeedsReset XID48", // There is no record then.
+					}[name])
+				})
+			})
+		})
+	}
 }
 
 // TestHealthIsWrittenAtTheEnd: an unsaved change is written once more when the process ends in order.

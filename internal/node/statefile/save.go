@@ -116,7 +116,7 @@ func (f File[T]) encode(content T) ([]byte, error) {
 		return nil, err
 	}
 	blob, err := json.Marshal(envelope{
-		Format: f.Format, Version: f.Version, BootID: f.BootID, NodeUID: f.NodeUID, CRC: checksum(inner), Content: inner,
+		Format: f.Format, Version: f.Version, BootID: f.BootID, NodeUID: f.NodeUID, Mark: f.Mark, CRC: checksum(inner), Content: inner,
 	})
 	if err != nil {
 		return nil, err

@@ -31,6 +31,8 @@ type File[T any] struct {
 	// NodeUID is the UID of the Node that the content belongs to. It voids content of another Node; empty
 	// when it is not known (yet), and then content of any Node is read.
 	NodeUID string
+	// Mark is written beside the content, for a reader that compares it; Result has it. A Berth that knows no marks ignores it.
+	Mark string
 	// Check refuses invalid content; nil accepts all that can be decoded.
 	Check func(T) error
 	// Max bounds the size in bytes; DefaultMax when zero.
@@ -65,6 +67,8 @@ type Result struct {
 	State State
 	// NodeUID is the Node that the file belongs to, also when the content is invalid for that reason.
 	NodeUID string
+	// Mark is that of the content that was read; empty for none.
+	Mark string
 	// Err has the error and the fix; nil for Present, Absent, OtherBoot and OtherNode.
 	Err error
 }
@@ -92,6 +96,7 @@ type envelope struct {
 	Version int             `json:"version"`
 	BootID  string          `json:"bootID,omitempty"`
 	NodeUID string          `json:"nodeUID,omitempty"`
+	Mark    string          `json:"mark,omitempty"`
 	CRC     uint32          `json:"crc32c"`
 	Content json.RawMessage `json:"content"`
 }
@@ -212,5 +217,5 @@ func (f File[T]) decode(blob []byte) (T, Result) {
 			return damaged("%w", err)
 		}
 	}
-	return content, Result{State: Present, NodeUID: read.NodeUID}
+	return content, Result{State: Present, NodeUID: read.NodeUID, Mark: read.Mark}
 }
