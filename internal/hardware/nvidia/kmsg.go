@@ -113,9 +113,9 @@ func printable(text string) string {
 	return text
 }
 
-// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text", and its sequence number plus one, which is
-// 0 for a line that continues a record. It is false for such a line, and for a record that the kernel did not write: those of programs have
-// another facility, which is the priority without its three lowest bits.
+// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text", and its sequence number plus one, which
+// is 0 for a line that continues a record. It is false for such a line, and for a record that the kernel did not write: those of programs
+// have another facility, which is the priority without its three lowest bits.
 func recordText(line string) (text string, record uint64, ok bool) {
 	prefix, text, ok := strings.Cut(line, ";")
 	fields := strings.Split(prefix, ",")
@@ -133,8 +133,8 @@ func recordText(line string) (text string, record uint64, ok bool) {
 // kernelLog reads what is written to /dev/kmsg after it was opened. It never blocks.
 type kernelLog struct {
 	dev tree
-	// past is true to begin with the oldest line that the kernel still has. With a number in after, what is not newer than that record is left
-	// out instead; it is that of the last record that was read.
+	// past is true to begin with the oldest line that the kernel still has. With a number in after, what is not newer than that record is
+	// left out instead; it is that of the last record that was read.
 	past  bool
 	after atomic.Uint64
 	log   *slog.Logger

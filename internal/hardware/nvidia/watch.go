@@ -125,9 +125,9 @@ func (a *Adapter) readKernelLog(emit func(gpu.Event)) {
 	})
 }
 
-// Past returns the faults and resets of the GPUs of the last scan that the kernel log still has, oldest first, from the boot on, and the number
-// of the log's last record plus one. Their time is zero. Watch passes on what follows that record. A log that cannot be read has none; Watch
-// logs that.
+// Past returns the faults and resets of the GPUs of the last scan that the kernel log still has, oldest first, from the boot on, and the
+// number of the log's last record plus one. Their time is zero. Watch passes on what follows that record. A log that cannot be read has
+// none; Watch logs that.
 func (a *Adapter) Past() (events []gpu.Event, last uint64) {
 	list := a.addresses.Load()
 	if list == nil {

@@ -8,9 +8,9 @@
 // disk before it is in force; and that reading the present state makes no file, API or hardware call and takes no lock that is held over
 // one.
 //
-// What wakes it: the inventory, the configuration, and the ledger; a timer while units.json cannot be written. It settles the use when the hardware, the settings,
-// the pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of any
-// other device changes none of these and is not followed by a settlement.
+// What wakes it: the inventory, the configuration, and the ledger; a timer while units.json cannot be written. It settles the use when the
+// hardware, the settings, the pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of
+// any other device changes none of these and is not followed by a settlement.
 //
 // What it writes: units.json, and the problems of the sources "offers", "units" and "units-file".
 //

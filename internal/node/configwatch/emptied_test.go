@@ -80,8 +80,8 @@ func TestEmptiedIsRefused(t *testing.T) {
 	}
 }
 
-// TestEmptyFromTheStart: where nothing was in force, an empty text means the defaults, also after a restart; with the record lost, something may
-// have been.
+// TestEmptyFromTheStart: where nothing was in force, an empty text means the defaults, also after a restart; with the record lost,
+// something may have been.
 func TestEmptyFromTheStart(t *testing.T) {
 	w := newWorld(t)
 	w.write("# Nothing yet.\n")

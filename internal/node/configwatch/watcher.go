@@ -31,8 +31,8 @@ const (
 const (
 	// poll is the time between two reads of the file, which may be a symlink that moves.
 	poll = 700 * time.Millisecond
-	// rest is how long a changed file has to be equal before it is read: an editor that saves in place, or a copy, empties the file first and
-	// writes it in parts, and each part can be a valid file.
+	// rest is how long a changed file has to be equal before it is read: an editor that saves in place, or a copy, empties the file first
+	// and writes it in parts, and each part can be a valid file.
 	rest = 200 * time.Millisecond
 	// startReads is how often a start reads a file that does not come to rest.
 	startReads = 10

@@ -1,4 +1,5 @@
-// Package hostconfig reads configuration files: those of the host's programs, containerd and CRI-O, and those that are mounted for the agent.
+// Package hostconfig reads configuration files: those of the host's programs, containerd and CRI-O, and those that are mounted for the
+// agent.
 //
 // It guarantees that no path leaves the host's root, that nothing but a regular file is opened, and that no more than 4 MiB of a file is
 // read. It writes nothing. It must not import anything of Berth.

@@ -237,10 +237,10 @@ func (i *Inventory) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore reads the health records of an earlier process, and which record of the kernel log was the last that they follow from; 0 when that is
-// not known. The first scan brings the events that they do not follow from: all where the records were lost; those that came while no
-// process ran, and those whose records could not be written any more, where they are there; none at the first start in a boot, since GPUs
-// may have been repaired that were never judged.
+// restore reads the health records of an earlier process, and which record of the kernel log was the last that they follow from; 0 when
+// that is not known. The first scan brings the events that they do not follow from: all where the records were lost; those that came while
+// no process ran, and those whose records could not be written any more, where they are there; none at the first start in a boot, since
+// GPUs may have been repaired that were never judged.
 func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) (records map[gpu.UUID]health.Record, last uint64) {
 	if file.Path == "" {
 		return nil, 0

@@ -212,8 +212,8 @@ func TestUnwritableHealth(t *testing.T) {
 	})
 }
 
-// TestKilledBeforeHealthIsStored: a fault whose record was not written any more, or only in part, and one that came while no process ran, are
-// found in the kernel log by the next process. What was in the log before the first start in a boot is not judged.
+// TestKilledBeforeHealthIsStored: a fault whose record was not written any more, or only in part, and one that came while no process ran,
+// are found in the kernel log by the next process. What was in the log before the first start in a boot is not judged.
 func TestKilledBeforeHealthIsStored(t *testing.T) {
 	for name, killed := range map[string]func(path string, blob []byte) error{
 		"before the write": func(string, []byte) error { return nil },

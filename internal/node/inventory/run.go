@@ -264,8 +264,8 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	}
 }
 
-// recalled applies the events of this boot that were asked for, before the scan with them is published: a GPU that has to be reset must not be
-// offered in between.
+// recalled applies the events of this boot that were asked for, before the scan with them is published: a GPU that has to be reset must
+// not be offered in between.
 func (l *loop) recalled(result *scanResult, now time.Time) {
 	l.recall.CompareAndSwap(result.recall, nil)
 	found := 0

@@ -51,7 +51,8 @@ type Bundle struct {
 }
 
 // Keys are the annotations by which a runtime says in an OCI spec what its containers are. CRI-O copies a pod's own annotations there too,
-// and containerd those that pod_annotations of its configuration lists, so the keys of one runtime are worth nothing in the specs of another.
+// and containerd those that pod_annotations of its configuration lists, so the keys of one runtime are worth nothing in the specs of
+// another.
 type Keys struct {
 	Namespace, Pod, Container string
 	// Kind is the annotation that has the value Sandbox in the pod's own container.
@@ -65,7 +66,8 @@ func ContainerdKeys() Keys {
 }
 
 // CRIOKeys are the kubelet's labels, which CRI-O sets after the annotations of the pod (CRI-O 1.37, internal/factory/container and
-// server/sandbox_run_linux.go). Its io.kubernetes.cri-o.ContainerType is not among them: in a sandbox, an annotation of the pod replaces it.
+// server/sandbox_run_linux.go). Its io.kubernetes.cri-o.ContainerType is not among them: in a sandbox, an annotation of the pod replaces
+// it.
 func CRIOKeys() Keys {
 	const prefix = "io.kubernetes."
 	return Keys{Namespace: prefix + "pod.namespace", Pod: prefix + "pod.name", Container: prefix + "container.name", Kind: prefix + "container.name", Sandbox: "POD"}

@@ -140,8 +140,8 @@ func TestHostUsers(t *testing.T) {
 	}
 }
 
-// TestAnnotationsOfTheRuntime: a pod's author can annotate it with another runtime's keys, which CRI-O copies into the OCI spec of each of its
-// containers, and containerd those that its configuration lists. Only the keys of the runtime whose folder has the spec count.
+// TestAnnotationsOfTheRuntime: a pod's author can annotate it with another runtime's keys, which CRI-O copies into the OCI spec of each of
+// its containers, and containerd those that its configuration lists. Only the keys of the runtime whose folder has the spec count.
 func TestAnnotationsOfTheRuntime(t *testing.T) {
 	ofContainerd := map[string]string{"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.container-name": "cuda",
 		"io.kubernetes.cri.sandbox-name": "train", "io.kubernetes.cri.sandbox-namespace": "default"}

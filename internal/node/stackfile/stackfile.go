@@ -1,8 +1,8 @@
 // Package stackfile reads the settings of the gate from a file with the spec of a GPUStack, as the chart mounts it into the agent.
 //
 // It guarantees that a file which cannot be read, or is empty, leaves the last settings in force, that a changed file is read when it has
-// been equal for 200 ms, and that fields of later releases are ignored: the file of a new release is there before its agents are. It reads one file, of at most 1 MiB, and writes nothing. It must not import the
-// agent.
+// been equal for 200 ms, and that fields of later releases are ignored: the file of a new release is there before its agents are. It reads
+// one file, of at most 1 MiB, and writes nothing. It must not import the agent.
 package stackfile
 
 import (

@@ -52,7 +52,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// editor is a clock that writes the next part of a file while somebody waits.
+// editor is a clock that writes the next part of a file in each wait.
 type editor struct {
 	*testingclock.FakeClock
 	write func()

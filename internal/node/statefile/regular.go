@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// OpenRegular opens a file of a folder for reading and writing, such as a lock, and creates it if it does not exist. What has its name and is no regular
-// file, such as a folder or a pipe, is renamed like a damaged state file.
+// OpenRegular opens a file of a folder for reading and writing, such as a lock, and creates it if it does not exist. What has its name and
+// is no regular file, such as a folder or a pipe, is renamed like a damaged state file.
 func OpenRegular(folder *os.Root, name string) (*os.File, error) {
 	switch info, err := folder.Lstat(name); {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):

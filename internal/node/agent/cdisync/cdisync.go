@@ -5,8 +5,8 @@
 // configuration; Recheck, when the MPS daemons have changed; another program that removes or changes the spec or the hook program; and a
 // tick every minute, since the driver's files change without any of these.
 //
-// What it writes: the CDI spec, through [cdi.Writer]; the hook program, if it was removed; the problems of the sources "cdi" and "cdi-spec"; and
-// [Injection], which has the devices that the spec on disk can inject.
+// What it writes: the CDI spec, through [cdi.Writer]; the hook program, if it was removed; the problems of the sources "cdi" and
+// "cdi-spec"; and [Injection], which has the devices that the spec on disk can inject.
 //
 // What it never waits for: the API server, the driver, the ledger, the kubelet. All file calls are made by one
 // goroutine beside the loop, at most one at a time. Nothing waits for this package: a file call that hangs leaves the

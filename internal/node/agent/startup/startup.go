@@ -1,12 +1,12 @@
 // Package startup is the order in which an agent starts to act on its node.
 //
 // It guarantees that the claims that the kubelet lists as prepared are in the ledger before the ledger is compared with the node; that
-// nothing is settled before the configuration and the MIG layout are known, since devices would be advertised by those of before; that of two agents
-// during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its DRA driver,
-// and takes it over then; and that the MPS daemons are known before anything that names them is written.
+// nothing is settled before the configuration and the MIG layout are known, since devices would be advertised by those of before; that of
+// two agents during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its
+// DRA driver, and takes it over then; and that the MPS daemons are known before anything that names them is written.
 //
-// What it waits for: the first scan of the hardware; the kubelet's record of claims; configuration and layout, as long as the API server may have them; and
-// its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
+// What it waits for: the first scan of the hardware; the kubelet's record of claims; configuration and layout, as long as the API server
+// may have them; and its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
 package startup
 
 import (
