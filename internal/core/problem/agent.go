@@ -60,7 +60,7 @@ func agentProblems() []Problem {
 		{
 			Code: "LEDGER_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the ledger cannot be written",
 			Meaning: "Holdings are kept in memory only. After a crash the agent has to find them again in the kubelet's checkpoint and the running containers.",
-			Fix:     "Make the directory that the message names writable (/run/berth is stateDir, /var/lib/berth is persistentDir), and free space on its file system.",
+			Fix:     "Make the directory that the message names writable (stateDir or persistentDir), and free space on its file system.",
 			Seen:    seenNode,
 		},
 		{
@@ -108,7 +108,7 @@ func agentProblems() []Problem {
 		{
 			Code: "STATE_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the agent's state cannot be written",
 			Meaning: "What the message names is in force all the same, but the next start of the agent would not know it. The write is repeated until it succeeds, at least every minute.",
-			Fix:     "Make the directory that the message names writable (/run/berth is stateDir, /var/lib/berth is persistentDir), and free space on its file system.",
+			Fix:     "Make the directory that the message names writable (stateDir or persistentDir), and free space on its file system.",
 			Seen:    seenNode,
 		},
 	}
