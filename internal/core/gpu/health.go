@@ -164,6 +164,8 @@ type Event struct {
 	Reset bool
 	// Log is true for an event that was read from the kernel log. It never names a MIG instance, and NVML may report the same XID.
 	Log bool
+	// Record is the sequence number of its record in the kernel log plus one, from the boot on; 0 for an event from elsewhere.
+	Record uint64
 	// Detail is the text after the code in the kernel log; empty for an event that NVML reports.
 	Detail string
 	Time   time.Time

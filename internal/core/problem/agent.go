@@ -23,7 +23,7 @@ func agentProblems() []Problem {
 		},
 		{
 			Code: "DCGM_COUNTERS_INVALID", Severity: Warning, Area: AreaConfig, Title: "a list of DCGM's fields cannot be read completely",
-			Meaning: "The lines that the message names have no effect; the others do.",
+			Meaning: "The lines that the message names have no effect; the others do. A file that cannot be read, or is empty, adds no field.",
 			Fix:     "Correct the lines, and restart the agent's pod (a change of agent.dcgmCounters of the chart does).",
 			Seen:    seenNode,
 		},
@@ -60,7 +60,7 @@ func agentProblems() []Problem {
 		{
 			Code: "LEDGER_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the ledger cannot be written",
 			Meaning: "Holdings are kept in memory only. After a crash the agent has to find them again in the kubelet's checkpoint and the running containers.",
-			Fix:     "Make /run/berth (stateDir) writable, and free space on its file system.",
+			Fix:     "Make the directory that the message names writable (stateDir or persistentDir), and free space on its file system.",
 			Seen:    seenNode,
 		},
 		{
@@ -107,8 +107,8 @@ func agentProblems() []Problem {
 		},
 		{
 			Code: "STATE_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the agent's state cannot be written",
-			Meaning: "At its next start the agent would not know how each device was advertised.",
-			Fix:     "Make /run/berth (stateDir) writable, and free space on its file system.",
+			Meaning: "What the message names is in force all the same, but the next start of the agent would not know it. The write is repeated until it succeeds, at least every minute.",
+			Fix:     "Make the directory that the message names writable (stateDir or persistentDir), and free space on its file system.",
 			Seen:    seenNode,
 		},
 	}

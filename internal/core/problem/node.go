@@ -42,7 +42,7 @@ func nodeProblems() []Problem {
 		{
 			Code: "CDI_HOOK_MISSING", Severity: Warning, Area: AreaCDI, Title: "the CDI hook program is not on the host",
 			Meaning: "Containers get their device nodes and the driver's files, but no links to the libraries and no updated library cache, so programs may not find libcuda.",
-			Fix:     "Check that the agent may write its hook directory on the host (hookDir), and that the file there can be executed.",
+			Fix:     "Check that the agent may write its hook directory on the host (hookDir), and that the file there can be executed. The agent installs a program that was removed again, and tries that every minute.",
 			Seen:    seenNode,
 		},
 		{

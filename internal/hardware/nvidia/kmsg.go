@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,8 @@ const (
 	maxRecord = 8 << 10
 	// maxDrain bounds the reads between two waits for NVML's events.
 	maxDrain = 512
+	// maxPast bounds how often that many are read of the past: more than a million records, which are more than any kernel keeps.
+	maxPast = 4096
 	// maxDetail bounds what is kept of a line.
 	maxDetail = 200
 )
@@ -34,6 +37,8 @@ type notice struct {
 	// reset is true when the GPU was reset.
 	reset  bool
 	detail string
+	// record is the number of the record plus one.
+	record uint64
 }
 
 // The forms of the driver's lines, matched from the first byte: lines of the kernel quote text that users choose, such as the
@@ -108,24 +113,32 @@ func printable(text string) string {
 	return text
 }
 
-// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text"; false for a line that
-// continues a record, and for a record that the kernel did not write: those of programs have another facility, which is the
-// priority without its three lowest bits.
-func recordText(line string) (string, bool) {
+// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text", and its sequence number plus one, which
+// is 0 for a line that continues a record. It is false for such a line, and for a record that the kernel did not write: those of programs
+// have another facility, which is the priority without its three lowest bits.
+func recordText(line string) (text string, record uint64, ok bool) {
 	prefix, text, ok := strings.Cut(line, ";")
 	fields := strings.Split(prefix, ",")
 	if !ok || len(fields) < 4 {
-		return "", false
+		return "", 0, false
 	}
 	priority, err := strconv.ParseUint(fields[0], 10, 16)
-	return text, err == nil && priority>>3 == 0
+	sequence, unnumbered := strconv.ParseUint(fields[1], 10, 63)
+	if err != nil || unnumbered != nil {
+		return "", 0, false
+	}
+	return text, sequence + 1, priority>>3 == 0
 }
 
 // kernelLog reads what is written to /dev/kmsg after it was opened. It never blocks.
 type kernelLog struct {
-	dev  tree
-	log  *slog.Logger
-	file *os.File
+	dev tree
+	// past is true to begin with the oldest line that the kernel still has. With a number in after, what is not newer than that record is
+	// left out instead; it is that of the last record that was read.
+	past  bool
+	after atomic.Uint64
+	log   *slog.Logger
+	file  *os.File
 	// tail is the beginning of an incomplete line; skip is true while that line is longer than any record.
 	tail []byte
 	skip bool
@@ -133,13 +146,13 @@ type kernelLog struct {
 	n string
 }
 
-// open opens the log at its end: earlier lines report faults that scans find, or that were repaired.
+// open opens the log, without past and after at its end: earlier lines report faults that scans find, or that were repaired.
 func (k *kernelLog) open() bool {
 	if k.file != nil {
 		return true
 	}
 	file, err := openInRoot(k.dev.root, kmsgFile)
-	if err == nil {
+	if err == nil && !k.past && k.after.Load() == 0 {
 		_, err = file.Seek(0, io.SeekEnd)
 		if err != nil {
 			file.Close()
@@ -164,10 +177,10 @@ func (k *kernelLog) close() {
 	}
 }
 
-// drain passes on the notices that were written since the last call.
-func (k *kernelLog) drain(emit func(notice)) {
+// drain passes on the notices that were written since the last call. It returns whether there may be more.
+func (k *kernelLog) drain(emit func(notice)) (more bool) {
 	if !k.open() {
-		return
+		return false
 	}
 	buffer := make([]byte, maxRecord)
 	for range maxDrain {
@@ -176,14 +189,15 @@ func (k *kernelLog) drain(emit func(notice)) {
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
 			continue // records were overwritten before they were read
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
-			return
+			return false
 		case err != nil:
 			k.log.Warn("Could not read the kernel log; opening it again", "error", err)
 			k.close()
-			return
+			return false
 		}
 		k.lines(buffer[:n], emit)
 	}
+	return true
 }
 
 // lines passes on the notices in the complete lines of what was read.
@@ -194,15 +208,26 @@ func (k *kernelLog) lines(chunk []byte, emit func(notice)) {
 		if !ok {
 			break
 		}
-		if text, ok := recordText(string(line)); ok && !k.skip {
-			if n, ok := parseNotice(text); ok {
-				emit(n)
-			}
+		if !k.skip {
+			k.line(string(line), emit)
 		}
 		k.tail, k.skip = rest, false
 	}
 	if len(k.tail) > maxRecord {
 		k.tail, k.skip = nil, true
+	}
+}
+
+// line passes on the notice in a line, unless it was passed on before.
+func (k *kernelLog) line(line string, emit func(notice)) {
+	text, record, ok := recordText(line)
+	if record == 0 || record <= k.after.Load() {
+		return
+	}
+	k.after.Store(record)
+	if n, is := parseNotice(text); ok && is {
+		n.record = record
+		emit(n)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestRecordText(t *testing.T) {
 		"semicolon off": {"4,1;x", "x", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := recordText(test.line)
+			got, _, ok := recordText(test.line)
 			if ok && got != test.want || ok != test.ok {
 				t.Errorf("got %q, %v; want %q, %v", got, ok, test.want, test.ok)
 			}
@@ -85,7 +85,7 @@ func FuzzParseNotice(f *testing.F) {
 	f.Add("NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.")
 	f.Add("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, \xff\x00")
 	f.Fuzz(func(t *testing.T, line string) {
-		text, ok := recordText(line)
+		text, _, ok := recordText(line)
 		if !ok {
 			return
 		}

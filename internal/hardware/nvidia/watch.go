@@ -125,6 +125,31 @@ func (a *Adapter) readKernelLog(emit func(gpu.Event)) {
 	})
 }
 
+// Past returns the faults and resets of the GPUs of the last scan that the kernel log still has, oldest first, from the boot on, and the
+// number of the log's last record plus one. Their time is zero. Watch passes on what follows that record. A log that cannot be read has
+// none; Watch logs that.
+func (a *Adapter) Past() (events []gpu.Event, last uint64) {
+	list := a.addresses.Load()
+	if list == nil {
+		return nil, 0
+	}
+	log := kernelLog{dev: a.kernelLog.dev, log: a.kernelLog.log, past: true}
+	defer log.close()
+	for range maxPast {
+		more := log.drain(func(n notice) {
+			if event, ok := list.convert(n); ok {
+				events = append(events, event)
+			}
+		})
+		if !more {
+			break
+		}
+	}
+	last = log.after.Load()
+	a.kernelLog.after.CompareAndSwap(0, last)
+	return events, last
+}
+
 // sleep returns after the pause, or when ctx ends.
 func sleep(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
@@ -272,7 +297,7 @@ func (w *watch) convert(data nvml.EventData) *gpu.Event {
 // convert converts a notice of the kernel log; false when it is about an unknown GPU. A fatal error of an NVSwitch concerns
 // every GPU.
 func (l *watchList) convert(n notice) (gpu.Event, bool) {
-	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, Code: n.code, Reset: n.reset, Log: true, Detail: n.detail}
+	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, Code: n.code, Reset: n.reset, Log: true, Record: n.record, Detail: n.detail}
 	if n.code.Kind == gpu.KindSXID {
 		return event, true
 	}

@@ -62,7 +62,8 @@ func (a *Agent) Run(ctx context.Context) error {
 // keeps the ledger in line with the node until ctx ends.
 func (a *Agent) follow(ctx context.Context) error {
 	deps := startup.Deps{
-		Scanned: a.node.inventory.Ready(), Ledger: a.node.ledger, Look: a.node.sync.Look, AwaitLayout: func(ctx context.Context) {
+		Scanned: a.node.inventory.Ready(), Ledger: a.node.ledger, Look: a.node.sync.Look, AwaitConfig: func(ctx context.Context) {
+			a.deps.Config.AwaitDecision(ctx)
 			if len(a.devices.allocatable.Units()) == 0 {
 				a.changes.mig.AwaitLayout(ctx)
 			}

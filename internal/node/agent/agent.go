@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -52,6 +53,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
+	"github.com/berth-gpu/berth/internal/node/filewatch"
 	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
@@ -208,12 +210,12 @@ func (a *Agent) log(component string) *slog.Logger { return a.deps.Log.With("com
 // wireAPI creates the list of problems and the writers to the API server.
 func (a *Agent) wireAPI() {
 	retry := nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}
-	a.reports.list = problems.New(a.deps.Clock, a.deps.Log.With("component", "problems"))
+	a.reports.events = nodeapi.NewEvents(a.deps.API, retry, a.log("nodeapi"))
+	a.reports.list = problems.New(a.deps.Clock, a.log("problems"), a.reports.events.Problem)
 	a.reports.problems = problems.Joined{List: a.reports.list, Others: []func() []gpu.Cause{
 		func() []gpu.Cause { return a.node.history.Faults() }, func() []gpu.Cause { return a.node.ledger.Faults() },
 	}}
 	a.reports.list.Set("counterlist", a.counters.Problems...)
-	a.reports.events = nodeapi.NewEvents(a.deps.API, retry, a.log("nodeapi"))
 	a.reports.conditions = nodeapi.NewConditions(a.deps.Clock, a.reports.events.Publish)
 	a.reports.publishers = publishers.New(publishers.Deps{
 		Client: a.deps.API, NodeName: a.config.NodeName, Retry: retry, Conditions: a.reports.conditions,
@@ -224,9 +226,7 @@ func (a *Agent) wireAPI() {
 // stateLost reports a state file that could not be used, and the consequences. The problem remains until the source is
 // set again.
 func (a *Agent) stateLost(source string, result statefile.Result, without string) {
-	err := fmt.Errorf("%w; %s", result.Err, without)
-	a.reports.list.SetError(source, result.Code(), err)
-	a.reports.events.Publish(nodeapi.StateLost(err.Error()))
+	a.reports.list.SetError(source, result.Code(), fmt.Errorf("%w; %s", result.Err, without))
 }
 
 // wireHardware creates the inventory and returns its vendors.
@@ -235,7 +235,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Log: a.log("library")})
+	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Clock: a.deps.Clock, Log: a.log("library")})
 	vendors := a.deps.Hardware.Vendors(hardware.VendorDeps{
 		LibraryReplaced: a.node.library.Replaced, SampleInterval: a.config.SampleInterval.Duration, OptionalMeasures: a.counters.Optional, Log: a.log("hardware"),
 	})
@@ -248,8 +248,8 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 		Poll: a.config.PollInterval.Duration, Deadline: a.config.ScanDeadline.Duration,
 		IgnoredXIDs: config.IgnoredXIDs(a.config), Rules: rules,
 		Keep: filepath.Join(a.config.StateDir, inventory.KeepFile), BootID: a.deps.BootID,
-		KeepLost: func(cause gpu.Cause) { a.reports.events.Publish(nodeapi.StateLost(cause.Message)) },
-		Renewed:  func(gpus []gpu.UUID) { a.changes.timeslices.WereReset(gpus) },
+		Report:  a.reports.list.Set,
+		Renewed: func(gpus []gpu.UUID) { a.changes.timeslices.WereReset(gpus) },
 	})
 	a.node.history = a.newHistory()
 	return vendors, nil
@@ -299,25 +299,28 @@ func (a *Agent) wireDevices() error {
 	})
 	var read statefile.Result
 	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
-		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Auto: a.devices.choice.API, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Hardware: a.node.inventory, Auto: a.devices.choice.API, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
 		Ledger: a.node.ledger, Injector: a.devices.injection,
 		Changing: func(s *gpu.Snapshot) (map[gpu.UUID]string, map[gpu.UUID]bool) { return a.changes.mig.Changing(s) },
-		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
+		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) }, Clock: a.deps.Clock,
 	})
 	if read.Lost() {
 		a.stateLost("units-file", read, "a GPU that is in use keeps its resource and is not allocated to others until it is free")
 	}
-	hook := ""
-	var err error
+	hook, keepHook, err := "", func() error { return nil }, error(nil)
 	if a.config.UsesCDI() {
 		if hook, err = cdi.InstallHook(a.deps.HookSource, a.config.HookDir); err != nil {
 			return err
 		}
+		keepHook = func() error { return cdi.KeepHook(a.deps.HookSource, hook) }
 	}
 	a.devices.cdi = cdisync.New(cdisync.Deps{
 		Writer: cdi.New(cdi.Deps{Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi")}),
 		Dir:    a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
 		Extras: actor.Noted(a.deps.Fault, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
+		Hook: keepHook, Watch: func(ctx context.Context) <-chan struct{} {
+			return filewatch.Watch(ctx, filewatch.Deps{Files: cdi.Files(a.config.CDIDir, hook), Ops: filewatch.Gone, Pause: time.Second, Clock: a.deps.Clock, Log: a.log("cdi")})
+		},
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
@@ -421,7 +424,7 @@ func (a *Agent) wireGate() {
 		Injectable: a.devices.injection.Injectable, Registered: a.devices.plugin.Registered, Published: a.devices.dra.Published,
 	}
 	a.reports.gate = gatesync.Open(gatesync.Deps{
-		Settings: stackfile.New(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.reports.list.Set).Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
+		Settings: stackfile.New(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.deps.Clock, a.reports.list.Set).Settings, Observe: sources.Observe, Holdings: a.node.ledger.Plain, Pods: a.node.pods,
 		Changed: []func() *signal.Subscription{
 			a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.devices.cdi.SubscribeStatus, a.node.pods.SubscribePods,
 		},

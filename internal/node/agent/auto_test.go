@@ -71,7 +71,7 @@ func TestAutoKeepsTheDevicePlugin(t *testing.T) {
 		b.end()
 		b.agent, b.end = b.startUntil()
 	}
-	b.configure("")
+	b.configure("kind: AgentConfig\n")
 	b.until("the choice is ended", func() bool { _, known := b.agent.devices.choice.API(); return !known })
 	b.await(healthy(8))
 	b.end()

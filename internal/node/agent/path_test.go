@@ -2,19 +2,14 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +21,6 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
-	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/migapply"
@@ -97,8 +91,7 @@ type obstacle struct {
 func obstacles() map[string]obstacle {
 	return map[string]obstacle{
 		"nothing":                           {hang: func(*bench) func() { return func() {} }},
-		"CDI spec":                          {hang: hangCDI},
-		"configuration file":                {prepare: configureNothing, hang: hangConfigFile},
+		"CDI spec":                          {prepare: gatedCDI, hang: hangCDI},
 		"reset beside a sampler that hangs": {prepare: configureNothing, hang: hangReset},
 		"config.last-good":                  {prepare: gatedConfig, hang: hangConfigKept},
 		"MIG mode of another GPU":           {prepare: configureNothing, hang: hangMIG("SetMigMode")},
@@ -115,44 +108,27 @@ func obstacles() map[string]obstacle {
 	}
 }
 
-// hangCDI replaces the CDI spec by a pipe that has no writer.
-func hangCDI(b *bench) func() {
-	path := filepath.Join(b.dir, "cdi", cdi.FileName)
-	// Until the first comparison has ended, the spec has no device.
-	awaitTrue(b.t, "the first comparison of the CDI spec", func() bool { return b.agent.devices.cdi.Current() != nil })
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		b.t.Fatal(err)
+// gatedCDI lets comparisons of the CDI spec pass a gate.
+func gatedCDI(b *bench) {
+	b.gate = newGate()
+	b.fault = func(step string) error {
+		if step == "cdisync" {
+			b.gate.pass()
+		}
+		return nil
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		b.t.Fatal(err)
-	}
-	return hangReader(b.t, path, b.agent.devices.cdi.Recheck)
 }
 
-// hangReader creates a named pipe, and waits until it has a reader, which blocks until release.
-func hangReader(t testing.TB, path string, wake func()) (release func()) {
-	t.Helper()
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	wake()
-	var writer *os.File
-	awaitTrue(t, "a process reads "+path, func() bool {
-		var err error
-		writer, err = os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		return err == nil // without a reader the open fails
-	})
-	return func() { writer.Close() }
+func hangCDI(b *bench) func() {
+	// Until the first comparison has ended, the spec has no device.
+	awaitTrue(b.t, "the first comparison of the CDI spec", func() bool { return b.agent.devices.cdi.Current() != nil })
+	b.gate.shut()
+	b.agent.devices.cdi.Recheck()
+	b.gate.awaitReached(b.t)
+	return b.gate.open
 }
 
 func configureNothing(b *bench) { b.configure("standalone: true\n") }
-
-func hangConfigFile(b *bench) func() {
-	if err := os.Remove(b.file); err != nil {
-		b.t.Fatal(err)
-	}
-	return hangReader(b.t, b.file, func() {})
-}
 
 func gatedConfig(b *bench) {
 	b.configure("standalone: true\n")

@@ -8,9 +8,9 @@
 // disk before it is in force; and that reading the present state makes no file, API or hardware call and takes no lock that is held over
 // one.
 //
-// What wakes it: the inventory, the configuration, and the ledger. It settles the use when the hardware, the settings,
-// the pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of any
-// other device changes none of these and is not followed by a settlement.
+// What wakes it: the inventory, the configuration, and the ledger; a timer while units.json cannot be written. It settles the use when the
+// hardware, the settings, the pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of
+// any other device changes none of these and is not followed by a settlement.
 //
 // What it writes: units.json, and the problems of the sources "offers", "units" and "units-file".
 //
@@ -27,6 +27,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -85,6 +88,8 @@ type Deps struct {
 	Report func(source string, problems ...gpu.Cause)
 	// Fault is called at each step; an error stops the settlement there. For tests; nil for nothing.
 	Fault func(Step) error
+	// Clock is for the repetition of a write that failed; nil for the real one.
+	Clock clock.Clock
 }
 
 // Devices is the actor. Create it with Open, start it with Run.
@@ -137,6 +142,9 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 	if deps.Fault == nil {
 		deps.Fault = func(Step) error { return nil }
 	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
 	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady(), signalled: cause{version: -1}}
 	before, result := d.file.Load()
 	d.current.Store(&before)
@@ -181,18 +189,31 @@ func (d *Devices) Run(ctx context.Context) error {
 	defer hardware.Close()
 	defer settings.Close()
 	defer holders.Close()
+	var retry statefile.Retry
 	for {
+		var again <-chan time.Time
+		if d.isUnsaved() {
+			again = d.deps.Clock.After(retry.Next())
+		} else {
+			retry.Reset()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hardware.C():
-			d.Settle()
 		case <-holders.C():
-			d.Settle()
 		case <-settings.C():
-			d.Settle()
+		case <-again:
 		}
+		d.Settle()
 	}
+}
+
+// isUnsaved reports whether the file does not have the units in force.
+func (d *Devices) isUnsaved() bool {
+	d.settling.Lock()
+	defer d.settling.Unlock()
+	return d.unsaved
 }
 
 // Settle brings the use in line with the present hardware, settings, MIG changes and holders, and returns when it is in

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -409,6 +410,43 @@ func TestFailedWrite(t *testing.T) {
 	if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(w.problems["units"]) != 0 {
 		t.Errorf("on disk: %v, %v; problems %v", kept, result, w.problems)
 	}
+}
+
+// TestFailedWriteIsRepeated checks that a write that failed is repeated although nothing changes, until it succeeds.
+func TestFailedWriteIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		if err := os.RemoveAll(w.dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(w.dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d := w.open()
+		d.Begin()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- d.Run(ctx) }()
+		time.Sleep(time.Hour)
+		if n := w.saves; n < 60 || n > 75 {
+			t.Errorf("%d attempts in an hour", n)
+		}
+		if err := os.Remove(w.dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		n := w.saves
+		if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(w.problems["units"]) != 0 {
+			t.Errorf("on disk: %v, %v; problems %v", kept, result, w.problems)
+		}
+		if time.Sleep(time.Hour); w.saves != n {
+			t.Errorf("it was written %d times more", w.saves-n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestStoppedSettlement checks that an incomplete settlement has no effect, and is repeated at the next wake-up.

@@ -3,7 +3,6 @@ package cdi
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
@@ -23,6 +24,15 @@ const leftoverAge = time.Hour
 
 // Path is the file that Sync writes.
 func (w *Writer) Path() string { return path.Join(w.deps.Dir, FileName) }
+
+// Files are the files of a CDI directory and of a hook program, empty for none, without which containers cannot be started.
+func Files(dir, hook string) []string {
+	files := []string{path.Join(dir, FileName)}
+	if hook != "" {
+		files = append(files, hook)
+	}
+	return files
+}
 
 // write replaces the spec with one rename. The temporary file is in the same folder, so that runtimes that watch it for
 // renames see the new spec, and its name does not end in .json, so that none reads an incomplete file. The CDI library
@@ -59,17 +69,12 @@ func (w *Writer) write(data []byte) error {
 
 // readFile reads the spec of a CDI directory.
 func readFile(dir string) ([]byte, error) {
-	file, err := os.OpenInRoot(dir, FileName)
+	data, err := hostconfig.ReadIn(dir, FileName)
 	if err != nil {
 		return nil, fmt.Errorf("read CDI spec: %w", err)
 	}
-	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maxSpecBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read CDI spec: %w", err)
-	}
-	if len(data) > maxSpecBytes {
-		return nil, fmt.Errorf("read CDI spec %s: larger than %d bytes", path.Join(dir, FileName), maxSpecBytes)
+	if len(data) >= maxSpecBytes {
+		return nil, fmt.Errorf("read CDI spec %s: %d bytes or more", path.Join(dir, FileName), maxSpecBytes)
 	}
 	return data, nil
 }

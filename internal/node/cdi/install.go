@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"syscall"
 
 	"github.com/google/renameio/v2"
 )
@@ -21,7 +22,7 @@ var hookFile = regexp.MustCompile(`^(` + hookPrefix + `[0-9a-f]{12}|\.` + hookPr
 
 // InstallHook copies the hook program into destDir, which it creates, and returns the path of the copy. The name contains a hash of
 // its content: running hooks are not disturbed, specs of an older agent keep their hook, and the same program is copied
-// once. A damaged copy is replaced.
+// once. A damaged copy is replaced. Nothing is written where the copy is there, so that the file system may be full or read-only.
 func InstallHook(srcBinary, destDir string) (path string, err error) {
 	path, sum, err := hookPath(srcBinary, destDir)
 	switch {
@@ -30,14 +31,14 @@ func InstallHook(srcBinary, destDir string) (path string, err error) {
 	case err != nil:
 		return "", fmt.Errorf("install CDI hook: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", fmt.Errorf("install CDI hook: %w", err)
-	}
 	if have, err := hashFile(path); err == nil && have == sum {
-		if err := os.Chmod(path, 0o755); err != nil {
+		if err := makeExecutable(path); err != nil {
 			return "", fmt.Errorf("install CDI hook: %w", err)
 		}
 		return path, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", fmt.Errorf("install CDI hook: %w", err)
 	}
 	if err := copyFile(srcBinary, path); err != nil {
 		return "", fmt.Errorf("install CDI hook: %w", err)
@@ -46,6 +47,33 @@ func InstallHook(srcBinary, destDir string) (path string, err error) {
 		return "", fmt.Errorf("install CDI hook: the copy %s is not the same as %s (%v); is the disk full or faulty?", path, srcBinary, err)
 	}
 	return path, nil
+}
+
+// makeExecutable lets every user run a program, unless they may.
+func makeExecutable(path string) error {
+	const everyone = 0o555
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm()&everyone == everyone {
+		return err
+	}
+	return os.Chmod(path, 0o755)
+}
+
+// KeepHook installs a hook program again if the copy that InstallHook has returned was removed, cut off or made not executable. It reads no
+// content, so it may be called often.
+func KeepHook(srcBinary, installed string) error {
+	source, err := os.Stat(srcBinary)
+	if err != nil {
+		return fmt.Errorf("install CDI hook: %w", err)
+	}
+	if now, err := os.Lstat(installed); err == nil && now.Mode().IsRegular() && now.Size() == source.Size() {
+		return makeExecutable(installed)
+	}
+	path, err := InstallHook(srcBinary, filepath.Dir(installed))
+	if err == nil && path != installed {
+		return fmt.Errorf("install CDI hook: %s has changed, and is %s now; restart the agent's pod", srcBinary, path)
+	}
+	return err
 }
 
 // InstalledHook returns the path of the copy that InstallHook created of this program; fs.ErrNotExist when there is
@@ -115,7 +143,7 @@ func copyFile(from, to string) error {
 }
 
 func hashFile(name string) (sum [sha256.Size]byte, err error) {
-	file, err := os.Open(name)
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // A pipe must not hold the agent up.
 	if err != nil {
 		return sum, err
 	}

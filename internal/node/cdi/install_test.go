@@ -1,11 +1,14 @@
 package cdi
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestInstallHook(t *testing.T) {
@@ -75,6 +78,72 @@ func TestInstallHook(t *testing.T) {
 	for name, source := range map[string]string{"missing": filepath.Join(dir, "nothing"), "a folder": dir} {
 		if _, err := InstallHook(source, dest); err == nil || !strings.HasPrefix(err.Error(), "install CDI hook: ") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestKeepHook: the installed program is used although nothing can be written, and one that was lost is installed again.
+func TestKeepHook(t *testing.T) {
+	dir := t.TempDir()
+	source, dest := filepath.Join(dir, "source"), filepath.Join(dir, "hooks")
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(os.WriteFile(source, []byte("#!/bin/sh\n"), 0o755))
+	installed, err := InstallHook(source, dest)
+	check(err)
+	// A file that cannot be changed, even by root, in a folder in which none can be made: as on a file system that is read-only or full.
+	flags := func(path string, set bool) bool {
+		file, err := os.Open(path)
+		check(err)
+		defer file.Close()
+		now, err := unix.IoctlGetUint32(int(file.Fd()), unix.FS_IOC_GETFLAGS)
+		if err == nil {
+			const immutable = 0x10
+			if now &^= immutable; set {
+				now |= immutable
+			}
+			err = unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, int(now))
+		}
+		return err == nil
+	}
+	if flags(installed, true) && flags(dest, true) {
+		again, err := InstallHook(source, dest)
+		if err != nil || again != installed {
+			t.Errorf("installed %s, %v", again, err)
+		}
+		if err := KeepHook(source, installed); err != nil {
+			t.Error(err)
+		}
+		check(os.WriteFile(source, []byte("#!/bin/bash\n"), 0o755))
+		if _, err := InstallHook(source, dest); err == nil {
+			t.Error("another program was installed where nothing can be written")
+		}
+		check(os.WriteFile(source, []byte("#!/bin/sh\n"), 0o755))
+	} else {
+		t.Log("the file system has no immutable files")
+	}
+	flags(dest, false)
+	flags(installed, false)
+
+	for name, spoil := range map[string]func() error{
+		"nothing":                   func() error { return nil },
+		"it was removed":            func() error { return os.Remove(installed) },
+		"its folder was removed":    func() error { return os.RemoveAll(dest) },
+		"it was cut off":            func() error { return os.Truncate(installed, 1) },
+		"it cannot be executed":     func() error { return os.Chmod(installed, 0o600) },
+		"it was replaced by a pipe": func() error { return errors.Join(os.Remove(installed), unix.Mkfifo(installed, 0o755)) },
+	} {
+		check(spoil())
+		if err := KeepHook(source, installed); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		content, err := os.ReadFile(installed)
+		if info, stat := os.Stat(installed); string(content) != "#!/bin/sh\n" || err != nil || stat != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %q, %v, %v", name, content, err, info)
 		}
 	}
 }

@@ -2,9 +2,11 @@ package config
 
 import (
 	"fmt"
-	"os"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // Loaded is a configuration with notes on it.
@@ -22,7 +24,7 @@ func Load(path string, override func(*v1alpha1.AgentConfig)) (*v1alpha1.AgentCon
 	var data []byte
 	if path != "" {
 		var err error
-		if data, err = os.ReadFile(path); err != nil {
+		if data, err = hostconfig.ReadFile(path); err != nil {
 			return nil, fmt.Errorf("read config: %w (the path comes from --config)", err)
 		}
 	}
@@ -59,6 +61,14 @@ func Read(file string, data []byte, override func(*v1alpha1.AgentConfig)) (Loade
 		return Loaded{}, err
 	}
 	return Loaded{Config: config, Notes: d.notes}, nil
+}
+
+// Empty reports whether a text has nothing but blanks and comments: neither a setting, nor what says that there are none on purpose, such
+// as a kind alone.
+func Empty(data []byte) bool {
+	d := newDecoder("")
+	document := d.parse(data)
+	return d.err() == nil && (document == nil || document.Kind == yaml.ScalarNode && document.ShortTag() == "!!null")
 }
 
 // hints returns what to write instead of keys that exist only in the files of other programs.

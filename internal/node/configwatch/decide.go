@@ -1,11 +1,11 @@
 package configwatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/spelling"
 	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // layoutsKey is the key of a ConfigMap of MIG layouts, mig-manager's.
@@ -38,14 +39,18 @@ type decision struct {
 // first computes the state of the start. A file that was edited since the last start is not in force before the
 // hardware was scanned; until then the last valid one is.
 func (w *Watcher) first() error {
+	// 1. The file, or the last valid one.
 	w.loadKept()
-	w.sources.file = readText(w.deps.File)
+	last := w.keptConfig(w.deps.File)
+	w.sources.file = w.firstText(last)
 	file := candidate{source: w.deps.File, data: w.sources.file.data}
 	loaded, err := w.parse(file, nil)
 	if w.sources.file.err != "" {
 		err = errors.New(w.sources.file.err)
 	}
-	last := w.keptConfig(w.deps.File)
+	if err == nil {
+		err = w.emptied(file, cmp.Or(last, &candidate{}))
+	}
 	switch {
 	case err == nil:
 		w.base = loaded.Config
@@ -58,6 +63,7 @@ func (w *Watcher) first() error {
 		}
 		w.base = loaded.Config
 	}
+	// 2. The API server, and what a ConfigMap adds.
 	if w.deps.Connect != nil {
 		var unconnected error
 		if w.api, unconnected = w.deps.Connect(w.base); unconnected != nil {
@@ -71,25 +77,57 @@ func (w *Watcher) first() error {
 		last = w.keptConfig(w.deps.ConfigMap)
 		w.base = w.startsWith(last)
 	}
+	// 3. The state.
 	d := &decision{Watcher: w, from: w.sources, state: State{Config: w.base, Source: w.deps.File, Notes: loaded.Notes, Waiting: waiting}}
-	if last != nil && err == nil && *last != file {
-		if before, bad := w.parse(*last, w.given); bad == nil {
+	w.inForce = file
+	if last != nil && *last != file {
+		w.inForce = *last
+		if before, bad := w.parse(*last, w.given); bad == nil && err == nil {
 			config.ForceStatic(before.Config, w.base)
 			w.logNotes(before)
-			d.state = State{Config: before.Config, Source: last.source, Notes: before.Notes}
+			d.state = State{Config: before.Config, Source: last.source, Notes: before.Notes, Pending: !waiting}
 		}
 	}
-	d.state.MIG = d.mig()
-	d.state.Lost = w.lost()
 	if err != nil {
 		d.refuse(err)
+	} else if w.deps.ConfigMap == "" && last == nil && (w.deps.File != "" || w.stored.haveConfig) {
+		w.keep(file)
 	}
+	d.state.MIG = d.mig()
+	d.state.Lost, d.state.Unsaved = d.lost(), d.unsaved()
 	w.current.Store(&d.state)
-	fresh := w.deps.ConfigMap == "" && err == nil && last == nil
-	if fresh && (w.deps.File != "" || w.stored.haveConfig) {
-		return w.keep(file)
-	}
 	return nil
+}
+
+// firstText reads the file at a start. One that differs from the last valid one may be in the middle of an edit: it is read when it comes
+// to rest, and until then, if that takes long, the last valid one is.
+func (w *Watcher) firstText(last *candidate) text {
+	seen := readText(w.deps.File)
+	if last == nil {
+		return seen
+	}
+	for range startReads {
+		if seen == (text{data: last.data}) {
+			return seen
+		}
+		<-w.deps.Clock.After(rest)
+		now := readText(w.deps.File)
+		if now == seen {
+			return seen
+		}
+		seen = now
+	}
+	return text{data: last.data}
+}
+
+// emptied returns why a candidate without content does not replace what is in force: an editor that saves in place and a tool that has
+// lost its input write an empty file, and the defaults would withdraw what pods request. It is nil where nothing was in force before.
+func (w *Watcher) emptied(next candidate, inForce *candidate) error {
+	_, lost := w.stored.lost[KeptFile]
+	if next.source == "" || !config.Empty([]byte(next.data)) || !lost && config.Empty([]byte(inForce.data)) {
+		return nil
+	}
+	return fmt.Errorf("%s: it is empty (for all defaults, write apiVersion: %s and kind: %s)", next.source, v1alpha1.APIVersion, v1alpha1.KindAgentConfig)
 }
 
 // ownFields are the static settings that a ConfigMap does not change: with them the agent finds its Node, and what it has stored, before
@@ -138,6 +176,15 @@ func (w *Watcher) ask() *candidate {
 	return &next
 }
 
+// unsaved lists the errors of the files that could not be written.
+func (w *Watcher) unsaved() []error {
+	var list []error
+	for _, name := range slices.Sorted(maps.Keys(w.stored.unsaved)) {
+		list = append(list, w.stored.unsaved[name].err)
+	}
+	return list
+}
+
 // withLost adds to an error that the last good configuration, which might have been used instead, could not be read.
 func (w *Watcher) withLost(err error) error {
 	if result, ok := w.stored.lost[KeptFile]; ok {
@@ -170,6 +217,7 @@ func (w *Watcher) parse(from candidate, base *v1alpha1.AgentConfig) (config.Load
 
 // decide computes the state from the last content of the sources.
 func (d *decision) decide() error {
+	d.saveAgain()
 	d.keepLabels(d.from.node)
 	next, known, err := d.wanted()
 	switch {
@@ -181,7 +229,7 @@ func (d *decision) decide() error {
 		}
 	}
 	d.state.MIG = d.mig()
-	d.state.Lost = d.lost()
+	d.state.Lost, d.state.Unsaved = d.lost(), d.unsaved()
 	d.state.Forbidden = nil
 	for _, object := range slices.Sorted(maps.Keys(d.from.forbidden)) {
 		d.state.Forbidden = append(d.state.Forbidden,
@@ -237,11 +285,11 @@ func (d *decision) key(from mapAnswer) (string, error) {
 		return "default", nil
 	}
 	keys := from.keys()
-	if len(keys) == 1 {
+	last := d.keptConfig(d.deps.ConfigMap)
+	if len(keys) == 1 && (last == nil || last.source == d.deps.ConfigMap+"/"+keys[0]) {
 		return keys[0], nil
 	}
-	_, lost := d.stored.lost[KeptFile]
-	if last := d.keptConfig(d.deps.ConfigMap); last == nil && !lost {
+	if _, lost := d.stored.lost[KeptFile]; last == nil && !lost {
 		return "", nil // No key was ever in force.
 	}
 	const fix = "name a key with the node's label " + LabelConfig + "; " + LabelConfig + "=" + defaultsLabel + " goes back to the agent's own configuration"
@@ -250,6 +298,8 @@ func (d *decision) key(from mapAnswer) (string, error) {
 		return "", fmt.Errorf("ConfigMap %s does not exist any more (create it, or %s)", d.deps.ConfigMap, fix)
 	case len(keys) == 0:
 		return "", fmt.Errorf("ConfigMap %s has no keys any more (add one, or %s)", d.deps.ConfigMap, fix)
+	case len(keys) == 1:
+		return "", fmt.Errorf("ConfigMap %s has only the key %s, and not the one in force, which is %s (call one default, or %s)", d.deps.ConfigMap, keys[0], last.source, fix)
 	}
 	return "", fmt.Errorf("ConfigMap %s has the keys %s and none is chosen (call one default, or %s)", d.deps.ConfigMap,
 		strings.Join(keys, ", "), fix)
@@ -281,6 +331,9 @@ func (m mapAnswer) advice(name string) string {
 // enforce puts a candidate in force if it is valid and the hardware supports it.
 func (d *decision) enforce(next candidate) error {
 	loaded, err := d.parse(next, d.given)
+	if err == nil {
+		err = d.emptied(next, &d.inForce)
+	}
 	if err != nil {
 		d.refuse(err)
 		return nil
@@ -294,6 +347,7 @@ func (d *decision) enforce(next candidate) error {
 		if d.judge != nil && !d.state.Waiting {
 			refused, known := d.judge.Refuse(d.state.Config, parsed)
 			if !known {
+				d.state.Pending = true
 				return nil // The last valid one stays in force until the hardware was scanned.
 			}
 			if refused != nil {
@@ -304,15 +358,16 @@ func (d *decision) enforce(next candidate) error {
 		if err := d.fault(StepRead); err != nil {
 			return err
 		}
-		d.keepOrWarn(next)
+		d.keep(next)
 		if err := d.fault(StepKept); err != nil {
 			return err
 		}
 		d.deps.Log.Info("Applied configuration", "source", describe(next.source))
 		d.logNotes(loaded)
 	} else if !d.isKept(next) && (next.source != "" || d.stored.haveConfig) {
-		d.keepOrWarn(next)
+		d.keep(next)
 	}
+	d.inForce = next
 	if reflect.DeepEqual(parsed, d.state.Config) {
 		parsed = d.state.Config // Readers compare the pointers.
 	}
@@ -327,20 +382,11 @@ func (w *Watcher) logNotes(loaded config.Loaded) {
 	}
 }
 
-// keepOrWarn stores the configuration in force. The configuration takes effect even if that fails; it would be missing
-// only after a restart with an invalid new one.
-func (d *decision) keepOrWarn(good candidate) {
-	if err := d.keep(good); err != nil && err.Error() != d.lastKeep {
-		d.deps.Log.Warn("Could not store the configuration for a restart", "error", err)
-		d.lastKeep = err.Error()
-	}
-}
-
 func (d *decision) refuse(err error) {
 	if d.state.Refused == nil || d.state.Refused.Error() != err.Error() {
 		d.deps.Log.Debug("Refused configuration; the last valid one stays in use", "error", err, "inForce", describe(d.state.Source))
 	}
-	d.state.Refused = err
+	d.state.Refused, d.state.Pending = err, false
 	// When the last valid one is lost, the defaults must not replace it.
 	_, lost := d.stored.lost[KeptFile]
 	d.state.Waiting = d.state.Waiting && lost
@@ -407,7 +453,7 @@ func readText(path string) text {
 	if path == "" {
 		return text{}
 	}
-	data, err := os.ReadFile(path)
+	data, err := hostconfig.ReadFile(path)
 	if err != nil {
 		return text{err: fmt.Sprintf("read config: %v (the path comes from --config)", err)}
 	}
@@ -422,9 +468,9 @@ func same(a, b State) bool {
 		}
 		return err.Error()
 	}
-	if said(a.Refused) != said(b.Refused) || said(a.MIG.Err) != said(b.MIG.Err) {
+	if said(a.Refused) != said(b.Refused) || said(a.MIG.Err) != said(b.MIG.Err) || !slices.EqualFunc(a.Unsaved, b.Unsaved, func(a, b error) bool { return said(a) == said(b) }) {
 		return false
 	}
-	a.Refused, b.Refused, a.MIG.Err, b.MIG.Err = nil, nil, nil, nil
+	a.Refused, b.Refused, a.MIG.Err, b.MIG.Err, a.Unsaved, b.Unsaved = nil, nil, nil, nil, nil, nil
 	return reflect.DeepEqual(a, b)
 }

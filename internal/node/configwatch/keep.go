@@ -41,6 +41,15 @@ type stored struct {
 	owner string
 	// lost has the files that could not be read, by name.
 	lost map[string]statefile.Result
+	// unsaved has the writes that failed, by the name of the file; they are repeated. retry is when.
+	unsaved map[string]failedWrite
+	retry   statefile.Retry
+}
+
+// failedWrite is a write, and why it failed.
+type failedWrite struct {
+	err   error
+	again func() error
 }
 
 func (w *Watcher) path(name string) string { return filepath.Join(w.persistentDir(), name) }
@@ -66,7 +75,7 @@ func (w *Watcher) labelsFile() statefile.File[map[string]string] {
 // loadKept reads the state that earlier agents stored.
 func (w *Watcher) loadKept() {
 	m := &w.stored
-	m.lost = map[string]statefile.Result{}
+	m.lost, m.unsaved = map[string]statefile.Result{}, map[string]failedWrite{}
 	take := func(name string, result statefile.Result) {
 		m.owner = cmp.Or(m.owner, result.NodeUID)
 		if result.Lost() {
@@ -96,35 +105,53 @@ func (w *Watcher) keptConfig(source string) *candidate {
 	return &candidate{source: of, data: w.stored.config.Data}
 }
 
-// keep stores a valid configuration before it takes effect.
-func (w *Watcher) keep(good candidate) error {
-	next := kept{Source: good.source, Data: good.data}
-	if err := w.configFile().Save(next); err != nil {
-		return err
+// save writes one of the files.
+func (w *Watcher) save(name string, write func() error) {
+	err := write()
+	if err == nil {
+		delete(w.stored.unsaved, name)
+		delete(w.stored.lost, name)
+		return
 	}
-	w.stored.config, w.stored.haveConfig, w.stored.configUID = next, true, w.NodeUID()
-	delete(w.stored.lost, KeptFile)
-	return nil
+	if before := w.stored.unsaved[name].err; before == nil || before.Error() != err.Error() {
+		w.deps.Log.Warn("Could not store for a restart what is in force; it is tried again", "error", err)
+	}
+	w.stored.unsaved[name] = failedWrite{err, write}
+}
+
+// saveAgain repeats the writes that failed.
+func (w *Watcher) saveAgain() {
+	for name, failed := range w.stored.unsaved {
+		w.save(name, failed.again)
+	}
+}
+
+// isOurs reports whether a file was written for this Node, as far as that is known.
+func (w *Watcher) isOurs(uid string) bool { return uid == w.NodeUID() || w.NodeUID() == "" }
+
+// keep stores a valid configuration before it takes effect. It takes effect also if that fails: it would be missing only after a restart
+// with an invalid new one.
+func (w *Watcher) keep(good candidate) {
+	m := &w.stored
+	m.config, m.haveConfig, m.configUID = kept{Source: good.source, Data: good.data}, true, w.NodeUID()
+	w.save(KeptFile, func() error { return w.configFile().Save(m.config) })
 }
 
 // isKept reports whether a configuration is already stored for this Node.
 func (w *Watcher) isKept(good candidate) bool {
 	m := &w.stored
-	return m.haveConfig && m.config == kept{Source: good.source, Data: good.data} && (m.configUID == w.NodeUID() || w.NodeUID() == "")
+	return m.haveConfig && m.config == kept{Source: good.source, Data: good.data} && w.isOurs(m.configUID)
 }
 
 // keepLayouts stores valid MIG layouts.
 func (w *Watcher) keepLayouts(source, data string) {
+	m := &w.stored
 	next := kept{Source: source, Data: data}
-	if next == w.stored.layouts && (w.stored.layoutsUID == w.NodeUID() || w.NodeUID() == "") {
+	if next == m.layouts && w.isOurs(m.layoutsUID) {
 		return
 	}
-	if err := w.layoutsFile().Save(next); err != nil {
-		w.deps.Log.Warn("Could not store the MIG layouts for a restart", "error", err)
-		return
-	}
-	w.stored.layouts, w.stored.layoutsUID = next, w.NodeUID()
-	delete(w.stored.lost, LayoutsFile)
+	m.layouts, m.layoutsUID = next, w.NodeUID()
+	w.save(LayoutsFile, func() error { return w.layoutsFile().Save(next) })
 }
 
 // keepLabels stores the Node's labels, and invalidates the state of another Node.
@@ -143,12 +170,8 @@ func (w *Watcher) keepLabels(node nodeAnswer) {
 	if !changed && m.labels != nil && maps.Equal(m.labels, node.labels) {
 		return
 	}
-	if err := w.labelsFile().Save(node.labels); err != nil {
-		w.deps.Log.Warn("Could not store the node's labels for a restart", "error", err)
-		return
-	}
 	m.labels = node.labels
-	delete(m.lost, LabelsFile)
+	w.save(LabelsFile, func() error { return w.labelsFile().Save(node.labels) })
 }
 
 // persistentDir is known before the configuration if the flags set it or it is the default.

@@ -30,7 +30,12 @@ const (
 
 const (
 	// poll is the time between two reads of the file, which may be a symlink that moves.
-	poll = time.Second
+	poll = 700 * time.Millisecond
+	// rest is how long a changed file has to be equal before it is read: an editor that saves in place, or a copy, empties the file first
+	// and writes it in parts, and each part can be a valid file.
+	rest = 200 * time.Millisecond
+	// startReads is how often a start reads a file that does not come to rest.
+	startReads = 10
 	// AnswerTimeout is how long a start waits for the API before the last known labels and layouts apply.
 	AnswerTimeout = 3 * time.Second
 )
@@ -85,6 +90,9 @@ type State struct {
 	// Waiting is true until the ConfigMap was read for the first time: nothing should be advertised by a configuration
 	// that is about to be replaced.
 	Waiting bool
+	// Pending is true while a valid configuration that is to replace this one waits for the hardware to be scanned, as at a start with an
+	// edited file. GPUs that are found then must not be advertised by this one first.
+	Pending bool
 	// Refused is the reason why the newest configuration is not in force; nil when it is.
 	Refused error
 	// Restart lists the changed fields that take effect only at the next start.
@@ -93,6 +101,8 @@ type State struct {
 	MIG MIG
 	// Lost are files of an earlier agent that could not be read, until they are written again.
 	Lost []Lost
+	// Unsaved are why files do not have what is in force, for a restart. They are written again until that succeeds.
+	Unsaved []error
 	// Forbidden are the objects that the API server denies reading, with its message, sorted.
 	Forbidden []string
 }
@@ -134,9 +144,13 @@ type Watcher struct {
 	// for parsing or for the disk.
 	current atomic.Pointer[State]
 	nodeUID atomic.Pointer[string]
-	// stored and lastKeep, the last reason why nothing could be stored, belong to the goroutine that decides.
-	stored   stored
-	lastKeep string
+	// stored, and inForce, which is the text of Config, belong to the goroutine that decides.
+	stored  stored
+	inForce candidate
+	// asked counts the calls of AwaitDecision, and answered has the last of them that a decision knew of; decided is signalled with it.
+	asked    atomic.Int64
+	answered atomic.Int64
+	decided  signal.Broadcast
 
 	mu      sync.Mutex
 	sources sources
@@ -239,10 +253,30 @@ func (w *Watcher) followFile(ctx context.Context) {
 		case <-ticker.C():
 		}
 		// The file is read outside of the lock: its file system may hang.
-		if next := readText(w.deps.File); next != last {
+		next := readText(w.deps.File)
+		if next == last {
+			continue
+		}
+		if next = w.atRest(ctx, next); next != last && ctx.Err() == nil {
 			last = next
 			w.update(func(s *sources) { s.file = next })
 		}
+	}
+}
+
+// atRest returns what the file has once that has been equal for the time of rest, or ctx ends.
+func (w *Watcher) atRest(ctx context.Context, seen text) text {
+	for {
+		select {
+		case <-ctx.Done():
+			return seen
+		case <-w.deps.Clock.After(rest):
+		}
+		now := readText(w.deps.File)
+		if now == seen {
+			return now
+		}
+		seen = now
 	}
 }
 
@@ -294,10 +328,17 @@ func (w *Watcher) decideAll(ctx context.Context, judge Judge) {
 	<-w.wake.C() // The first decision is for the first signal.
 	for {
 		w.decideOnce(judge)
+		var retry <-chan time.Time
+		if len(w.stored.unsaved) > 0 {
+			retry = w.deps.Clock.After(w.stored.retry.Next())
+		} else {
+			w.stored.retry.Reset()
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.wake.C():
+		case <-retry:
 		case <-hardware:
 		case <-timedOut:
 			w.update(func(s *sources) { s.timedOut = true })
@@ -307,6 +348,7 @@ func (w *Watcher) decideAll(ctx context.Context, judge Judge) {
 
 // decideOnce publishes the state that follows from the sources.
 func (w *Watcher) decideOnce(judge Judge) {
+	asked := w.asked.Load()
 	w.mu.Lock()
 	from := w.sources
 	w.mu.Unlock()
@@ -314,11 +356,29 @@ func (w *Watcher) decideOnce(judge Judge) {
 	if err := d.decide(); err != nil {
 		return // A test stopped the change here.
 	}
-	if same(w.Current(), d.state) {
-		return
+	if !same(w.Current(), d.state) {
+		d.state.Version++
+		w.current.Store(&d.state)
+		w.changed.Set()
+		w.rewatch.Set()
 	}
-	d.state.Version++
-	w.current.Store(&d.state)
-	w.changed.Set()
-	w.rewatch.Set()
+	if _, answered, _ := d.wanted(); answered || from.timedOut {
+		w.answered.Store(asked)
+		w.decided.Set()
+	}
+}
+
+// AwaitDecision returns when Current is what the sources and the hardware of this moment say, or ctx ends. For the API server it waits for
+// AnswerTimeout after the start of Run, which has to run. Before it, Current can be the configuration of an earlier start.
+func (w *Watcher) AwaitDecision(ctx context.Context) {
+	decided := w.decided.Subscribe()
+	defer decided.Close()
+	for call := w.asked.Add(1); w.answered.Load() < call; {
+		w.wake.Set()
+		select {
+		case <-ctx.Done():
+			return
+		case <-decided.C():
+		}
+	}
 }

@@ -2,13 +2,12 @@ package counterlist
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // The codes of the problems.
@@ -36,38 +35,26 @@ func Read(config *v1alpha1.AgentConfig) List {
 		list.Fields = dcgm.Defaults()
 	}
 	var refused []dcgm.Refusal
-	add := func(source, text string) {
+	add := func(source, text string) (lines int) {
 		entries, mistakes := dcgm.Parse(text)
 		list.invalid(source, mistakes)
 		fields, without := dcgm.Select(list.Fields, entries)
 		list.Fields, refused = fields, append(refused, without...)
+		return len(entries) + len(mistakes)
 	}
 	if path := config.DCGMCountersFile; path != "" {
-		text, err := readFile(path)
-		if err != nil {
-			list.Problems = append(list.Problems, gpu.Cause{Code: codeInvalid, Message: err.Error()})
+		text, err := hostconfig.ReadFile(path)
+		if lines := add(path, string(text)); err == nil && lines == 0 {
+			err = fmt.Errorf("%s lists no field", path)
 		}
-		add(path, text)
+		if err != nil {
+			list.Problems = append(list.Problems, gpu.Cause{Code: codeInvalid, Message: fmt.Sprintf("read list of counters: %v; the path is dcgmCountersFile (--dcgm-counters-file), as the agent sees it", err)})
+		}
 	}
 	add("dcgmCounters", string(config.DCGMCounters))
 	list.withoutValue(refused)
 	list.Optional = dcgm.Optional(list.Fields)
 	return list
-}
-
-// readFile returns the beginning of a file: Parse reports what is too long.
-func readFile(path string) (string, error) {
-	fix := "; the path is dcgmCountersFile (--dcgm-counters-file), as the agent sees it"
-	file, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("read list of counters: %w%s", err, fix)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, dcgm.MaxBytes+1))
-	if err != nil {
-		return "", fmt.Errorf("read list of counters: %w%s", err, fix)
-	}
-	return string(text), nil
 }
 
 // invalid adds one problem with the lines of a list that cannot be read.

@@ -42,6 +42,10 @@ func TestRead(t *testing.T) {
 			problems: []string{"DCGM_COUNTERS_INVALID " + path + `: line 1: "DCGM_FI_DEV_PSTATE" has no comma; write FIELD, type, help, such as: ` +
 				`DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).; line 3: "x" has no comma`},
 		},
+		"a file that was emptied": {
+			file: "# nothing\n", inline: "DCGM_FI_DEV_FB_TOTAL, gauge, c", want: []string{"DCGM_FI_DEV_FB_TOTAL gauge c"},
+			problems: []string{"DCGM_COUNTERS_INVALID read list of counters: " + path + " lists no field"},
+		},
 		"fields without a value, by reason": {
 			inline: "DCGM_FI_DEV_SERIAL, label, a\nDCGM_EXP_P2P_STATUS, gauge, b\nDCGM_FI_DEV_FB_TOTAL, gauge, c\nDCGM_FI_DEV_BRAND, label, d\n",
 			want:   []string{"DCGM_FI_DEV_FB_TOTAL gauge c"},
@@ -82,7 +86,7 @@ func TestReadDefaults(t *testing.T) {
 	if len(list.Fields) != 26 || len(list.Optional) != 0 {
 		t.Errorf("%d fields, %d optional measures", len(list.Fields), len(list.Optional))
 	}
-	want := "read list of counters: open /missing/counters.csv: no such file or directory; the path is dcgmCountersFile (--dcgm-counters-file), as the agent sees it"
+	want := "read list of counters: stat /missing/counters.csv: no such file or directory; the path is dcgmCountersFile (--dcgm-counters-file), as the agent sees it"
 	if len(list.Problems) != 1 || list.Problems[0].Message != want {
 		t.Errorf("problems: %v", list.Problems)
 	}

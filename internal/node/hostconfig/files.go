@@ -1,4 +1,5 @@
-// Package hostconfig reads configuration files of the host's programs: of containerd and CRI-O.
+// Package hostconfig reads configuration files: those of the host's programs, containerd and CRI-O, and those that are mounted for the
+// agent.
 //
 // It guarantees that no path leaves the host's root, that nothing but a regular file is opened, and that no more than 4 MiB of a file is
 // read. It writes nothing. It must not import anything of Berth.
@@ -29,6 +30,16 @@ const (
 // ReadFile reads at most 4 MiB of a regular file; opening any other kind of file could block.
 func ReadFile(path string) ([]byte, error) { return readRegular(path, os.Stat, os.OpenFile) }
 
+// ReadIn is ReadFile of a file of a folder of this process. A link that leads out of the folder is an error.
+func ReadIn(dir, name string) ([]byte, error) {
+	opened, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	return readRegular(name, opened.Stat, opened.OpenFile)
+}
+
 // ReadBeneath is ReadFile of a path of the host. A link that is made while it reads leads out of the host's root neither.
 func ReadBeneath(root, path string) ([]byte, error) {
 	full, err := Beneath(root, path)
@@ -42,12 +53,7 @@ func ReadBeneath(root, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened, err := os.OpenRoot(root)
-	if err != nil {
-		return nil, err
-	}
-	defer opened.Close()
-	return readRegular(inside, opened.Stat, opened.OpenFile)
+	return ReadIn(root, inside)
 }
 
 // readRegular reads a file that is regular before it is opened and after: it can be replaced in between.

@@ -130,7 +130,7 @@ func (h *Host) Bundles() []kubelet.Bundle { return h.bundles }
 func (h *Host) localBundles() []kubelet.Bundle {
 	var found []kubelet.Bundle
 	for _, bundle := range h.Runtime.bundles {
-		found = append(found, kubelet.Bundle{Dir: h.Local(bundle.Dir), File: bundle.File})
+		found = append(found, kubelet.Bundle{Dir: h.Local(bundle.Dir), File: bundle.File, Keys: bundle.Keys})
 	}
 	for _, usual := range kubelet.DefaultBundles(h.Local("/run")) {
 		if !slices.Contains(found, usual) {

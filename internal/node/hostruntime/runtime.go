@@ -191,7 +191,7 @@ func (f *finder) bundles() []kubelet.Bundle {
 		if config, err := hostconfig.ReadCRIO(f.host.root, r.Config.Path, r.ConfigDir.Path); err == nil && config.StorageDriver != "" {
 			driver = config.StorageDriver
 		}
-		return []kubelet.Bundle{{Dir: path.Join(r.State.Path, path.Base(driver)+"-containers"), File: "userdata/config.json"}}
+		return []kubelet.Bundle{kubelet.CRIOBundle(r.State.Path, path.Base(driver))}
 	}
 	return nil
 }

@@ -24,6 +24,10 @@ type source struct {
 	doing   gpu.UUID
 	call    string
 
+	// past are the events in the kernel log, and pasts how often they were read.
+	past  []gpu.Event
+	pasts int
+
 	scans, running, most int
 	watches              int
 	events               chan gpu.Event
@@ -93,6 +97,17 @@ func (s *source) Watch(ctx context.Context, emit func(gpu.Event)) error {
 			emit(event)
 		}
 	}
+}
+
+func (s *source) Past() (events []gpu.Event, last uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pasts++
+	for i, event := range s.past {
+		event.Record = uint64(i + 1)
+		events = append(events, event)
+	}
+	return events, uint64(len(s.past))
 }
 
 func (s *source) Doing() (gpu.UUID, string) {

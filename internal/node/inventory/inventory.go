@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +55,13 @@ type progress interface {
 	Doing() (id gpu.UUID, call string)
 }
 
+// history is an optional method of a Source, by which faults are found again whose record was lost.
+type history interface {
+	// Past returns the events of this boot that the kernel log still has, oldest first, about the GPUs of the last scan, and the number of
+	// its last record plus one, as in [gpu.Event]. A scan has returned before.
+	Past() (events []gpu.Event, last uint64)
+}
+
 // Deps are the dependencies of an Inventory.
 type Deps struct {
 	// Vendors are the sources, each with a name of its own. When two report the same UUID, the GPU is that of the vendor
@@ -72,8 +81,8 @@ type Deps struct {
 	// Keep is the file that carries the health records of the GPUs over a restart of this process; empty for none. BootID
 	// invalidates a file of an earlier boot.
 	Keep, BootID string
-	// KeepLost, unless nil, is called when that file could not be used.
-	KeepLost func(cause gpu.Cause)
+	// Report, unless nil, replaces the problems of a source: of LostSource and UnsavedSource, which are about that file. It must not block.
+	Report func(source string, problems ...gpu.Cause)
 	// Renewed, unless nil, is called with the GPUs that a scan found in another life than the one before: they were reset,
 	// or their driver was loaded again, and they have lost their settings. It must not block. Several goroutines may call it.
 	Renewed func(gpus []gpu.UUID)
@@ -109,6 +118,9 @@ func New(deps Deps) *Inventory {
 		ignored := maps.Clone(deps.IgnoredXIDs)
 		maps.Copy(ignored, deps.Rules.Checks.Ignored)
 		deps.Rules.Checks.Ignored = ignored
+	}
+	if deps.Report == nil {
+		deps.Report = func(string, ...gpu.Cause) {}
 	}
 	inventory := &Inventory{deps: deps, ready: signal.NewReady(), write: writeHealth}
 	inventory.current.Store(&gpu.Snapshot{})
@@ -209,10 +221,12 @@ func (i *Inventory) Run(ctx context.Context) error {
 	if len(i.loops) == 0 {
 		return fmt.Errorf("run inventory: no hardware source was given")
 	}
-	restored := i.restore(healthFile(i.deps.Keep, i.deps.BootID))
+	restored, last := i.restore(healthFile(i.deps.Keep, i.deps.BootID))
 	m := newMerger(i, restored)
+	m.last = last
 	if i.deps.Keep != "" {
-		m.keeper = startKeeper(func(blob []byte) error { return i.write(i.deps.Keep, blob) }, i.deps.Log)
+		m.keeper = startKeeper(func(blob []byte) error { return i.write(i.deps.Keep, blob) }, i.written, i.deps.Clock)
+		m.keep(true) // Where it cannot be written now, an earlier process may have failed to write too.
 	}
 	var running sync.WaitGroup
 	for _, l := range i.loops {
@@ -223,19 +237,46 @@ func (i *Inventory) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore reads the health records of an earlier process.
-func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map[gpu.UUID]health.Record {
+// restore reads the health records of an earlier process, and which record of the kernel log was the last that they follow from; 0 when
+// that is not known. The first scan brings the events that they do not follow from: all where the records were lost; those that came while
+// no process ran, and those whose records could not be written any more, where they are there; none at the first start in a boot, since
+// GPUs may have been repaired that were never judged.
+func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) (records map[gpu.UUID]health.Record, last uint64) {
 	if file.Path == "" {
-		return nil
+		return nil, 0
 	}
 	records, result := file.Load()
-	if result.Lost() {
-		i.deps.Log.Warn("Could not read the stored health of GPUs; earlier faults may be lost", "error", result.Err)
-		if i.deps.KeepLost != nil {
-			i.deps.KeepLost(gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; a fault that was reported before and shows in no scan is forgotten"})
-		}
+	last, err := strconv.ParseUint(result.Mark, 10, 64)
+	switch {
+	case result.Lost():
+		last = 0
+		i.recall(0)
+		i.deps.Report(LostSource, gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; the faults of this boot are taken from the kernel log, as far as it still has them"})
+	case result.State == statefile.Present && err == nil:
+		i.recall(last)
+	default:
+		i.recall(math.MaxUint64)
 	}
-	return restored(records, i.deps.Clock.Now())
+	return restored(records, i.deps.Clock.Now()), last
+}
+
+// recall lets the next scan of each vendor bring the events that the kernel log has after a record.
+func (i *Inventory) recall(after uint64) {
+	for _, l := range i.loops {
+		l.recall.Store(&after)
+	}
+}
+
+// written reports the result of a write of the file; first is true for the first one of this process.
+func (i *Inventory) written(err error, first bool) {
+	if err == nil {
+		i.deps.Report(UnsavedSource)
+		return
+	}
+	if first {
+		i.recall(0)
+	}
+	i.deps.Report(UnsavedSource, gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error() + "; a restart would know only those faults of GPUs that a scan or the kernel log shows"})
 }
 
 // leave waits for a short time for the file and for the hardware calls in progress.

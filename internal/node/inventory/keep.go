@@ -1,8 +1,9 @@
 package inventory
 
 import (
-	"log/slog"
 	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
@@ -28,17 +29,26 @@ func restored(records map[gpu.UUID]health.Record, now time.Time) map[gpu.UUID]he
 // writeHealth replaces the file by an encoded one.
 func writeHealth(path string, blob []byte) error { return healthFile(path, "").Write(blob) }
 
+// The sources of the problems with the file.
+const (
+	// LostSource: it could not be used. The problem stays until this process ends.
+	LostSource = "health-file"
+	// UnsavedSource: it cannot be written.
+	UnsavedSource = "health-file-unsaved"
+)
+
 // keeper writes the file in a goroutine of its own, so that a file system that hangs delays no event. While a write is
-// in progress only the newest content waits for the next one.
+// in progress only the newest content waits for the next one. A write that fails is repeated until one succeeds, and once more at the end.
 type keeper struct {
-	write func([]byte) error
-	log   *slog.Logger
-	next  chan []byte
-	done  chan struct{}
+	write   func([]byte) error
+	written func(err error, first bool)
+	clock   clock.Clock
+	next    chan []byte
+	done    chan struct{}
 }
 
-func startKeeper(write func([]byte) error, log *slog.Logger) *keeper {
-	k := &keeper{write: write, log: log, next: make(chan []byte, 1), done: make(chan struct{})}
+func startKeeper(write func([]byte) error, written func(err error, first bool), clock clock.Clock) *keeper {
+	k := &keeper{write: write, written: written, clock: clock, next: make(chan []byte, 1), done: make(chan struct{})}
 	go k.run()
 	return k
 }
@@ -60,15 +70,28 @@ func (k *keeper) end() <-chan struct{} {
 
 func (k *keeper) run() {
 	defer close(k.done)
-	last := ""
-	for blob := range k.next {
-		err := k.write(blob)
-		switch {
-		case err == nil:
-			last = ""
-		case err.Error() != last:
-			k.log.Error("Could not store the health of GPUs; a restart would lose their faults", "error", err)
-			last = err.Error()
+	var unsaved []byte
+	var retry statefile.Retry
+	var again <-chan time.Time
+	for first := true; ; first = false {
+		select {
+		case blob, more := <-k.next:
+			if !more && unsaved != nil {
+				_ = k.write(unsaved) // It was reported.
+			}
+			if !more {
+				return
+			}
+			unsaved = blob
+		case <-again:
 		}
+		err := k.write(unsaved)
+		if err == nil {
+			unsaved, again = nil, nil
+			retry.Reset()
+		} else {
+			again = k.clock.After(retry.Next())
+		}
+		k.written(err, first)
 	}
 }

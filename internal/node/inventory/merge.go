@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -32,6 +33,8 @@ type part struct {
 	records  map[gpu.UUID]health.Record
 	// proves is true while proof of a repair is being gathered, which the snapshot does not show.
 	proves bool
+	// last is the last record of the kernel log that the records follow from; 0 when that is not known.
+	last uint64
 	standing
 }
 
@@ -47,6 +50,9 @@ type merger struct {
 	unclaimed map[gpu.UUID]health.Record
 	// kept are the records that the keeper received last.
 	kept map[gpu.UUID]health.Record
+	// last is the last record of the kernel log that the records follow from, and marked is true when the keeper has received one.
+	last   uint64
+	marked bool
 }
 
 func newMerger(i *Inventory, restored map[gpu.UUID]health.Record) *merger {
@@ -141,12 +147,17 @@ func (m *merger) keep(changed bool) {
 	}
 	for _, p := range slices.Backward(m.parts) {
 		maps.Copy(records, p.records)
+		m.last = max(m.last, p.last)
 	}
-	if reflect.DeepEqual(records, m.kept) {
+	if reflect.DeepEqual(records, m.kept) && (m.marked || m.last == 0) {
 		return
 	}
-	m.kept = records
-	blob, err := healthFile(m.deps.Keep, m.deps.BootID).Encode(records)
+	m.kept, m.marked = records, m.last > 0
+	file := healthFile(m.deps.Keep, m.deps.BootID)
+	if m.last > 0 {
+		file.Mark = strconv.FormatUint(m.last, 10)
+	}
+	blob, err := file.Encode(records)
 	if err != nil {
 		m.deps.Log.Error("Could not store the health of GPUs; a restart would lose their faults", "error", err)
 		return

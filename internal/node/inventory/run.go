@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -21,8 +22,12 @@ var errWithdrawn = errors.New("the vendor was withdrawn after a panic; restart t
 // scanResult is what a scan goroutine returns.
 type scanResult struct {
 	snapshot gpu.Snapshot
-	err      error
-	began    time.Time
+	// past are the events that the kernel log has, last is its last record, and recall which of them were asked for; nil for none.
+	past   []gpu.Event
+	last   uint64
+	recall *uint64
+	err    error
+	began  time.Time
 }
 
 // crash is a panic of a source, as an error.
@@ -54,6 +59,10 @@ type loop struct {
 	position int
 	refresh  chan chan error
 	reports  chan gpu.Event
+	// recall has the record after which a scan has to bring the events of this boot; nil for no events. Any goroutine may set it.
+	recall atomic.Pointer[uint64]
+	// last is the last record of the kernel log that the picture follows from.
+	last uint64
 
 	merger  *merger
 	picture *picture
@@ -189,6 +198,11 @@ func (l *loop) startScan(ctx context.Context) {
 		result := scanResult{began: began}
 		result.err = guarded(func() (err error) {
 			result.snapshot, err = l.source.Scan(ctx)
+			if source, ok := l.source.(history); ok && err == nil && result.snapshot.DriverPresent() {
+				if result.recall = l.recall.Load(); result.recall != nil {
+					result.past, result.last = source.Past()
+				}
+			}
 			return err
 		})
 		l.scans.results <- result
@@ -205,7 +219,7 @@ func (l *loop) answer(waiting *[]chan error, err error) {
 
 // show publishes the picture. It waits for no file.
 func (l *loop) show(is standing) bool {
-	return l.merger.update(l.position, part{snapshot: l.picture.snapshot(), records: l.picture.all(), proves: l.picture.proves(), standing: is})
+	return l.merger.update(l.position, part{snapshot: l.picture.snapshot(), records: l.picture.all(), proves: l.picture.proves(), last: l.last, standing: is})
 }
 
 // scanReturned applies a scan, also a late one: the picture is updated however slow the driver is.
@@ -236,6 +250,9 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		l.show(excused)
 	} else {
 		renewed := l.picture.scanned(result.snapshot, result.began, now, late)
+		if result.recall != nil {
+			l.recalled(&result, now)
+		}
 		l.show(scanned)
 		if l.deps.Renewed != nil && len(renewed) > 0 {
 			l.deps.Renewed(renewed)
@@ -248,6 +265,25 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	}
 	if l.scans.again || late {
 		l.startScan(ctx)
+	}
+}
+
+// recalled applies the events of this boot that were asked for, before the scan with them is published: a GPU that has to be reset must
+// not be offered in between.
+func (l *loop) recalled(result *scanResult, now time.Time) {
+	l.recall.CompareAndSwap(result.recall, nil)
+	found := 0
+	for _, event := range result.past {
+		if event.Record > *result.recall {
+			event.Time = now
+			l.picture.happened(event)
+			found++
+		}
+	}
+	l.last = max(l.last, result.last)
+	l.log.Info("Read the kernel log of this boot", "after", *result.recall, "last", result.last, "events", found)
+	if found > 0 {
+		l.scanSoon()
 	}
 }
 
@@ -307,11 +343,17 @@ func (l *loop) eventCame(event gpu.Event) {
 		event.Time = l.deps.Clock.Now()
 	}
 	l.picture.happened(event)
+	l.last = max(l.last, event.Record)
 	level := slog.LevelDebug // bursts of ignored or repeated events must not fill the log
 	if l.show(unchanged) {
 		level = slog.LevelWarn
 	}
 	l.log.Log(context.Background(), level, "Received hardware event", eventAttrs(event)...)
+	l.scanSoon()
+}
+
+// scanSoon starts a scan for an event, and for those that follow in a moment.
+func (l *loop) scanSoon() {
 	if !l.scans.soonSet {
 		l.scans.soonSet = true
 		l.scans.soon.Reset(afterEvent)

@@ -21,7 +21,7 @@ const maxSpec = 8 << 20
 // Container is a container of a pod in which at least one thread runs.
 //
 // The container runtime wrote the OCI spec before the container started, and the container cannot change it. Of the
-// spec, the pod's author controls only the environment.
+// spec, the pod's author controls the environment, and those annotations that are not the runtime's own (see Keys).
 type Container struct {
 	ID     string
 	PodUID string
@@ -44,12 +44,43 @@ type Container struct {
 	Cgroup string
 }
 
-// Bundle is where a runtime keeps its containers' OCI specs: Dir/<id>/File.
-type Bundle struct{ Dir, File string }
+// Bundle is where a runtime keeps its containers' OCI specs, Dir/<id>/File, and by which annotations it says what they are.
+type Bundle struct {
+	Dir, File string
+	Keys      Keys
+}
+
+// Keys are the annotations by which a runtime says in an OCI spec what its containers are. CRI-O copies a pod's own annotations there too,
+// and containerd those that pod_annotations of its configuration lists, so the keys of one runtime are worth nothing in the specs of
+// another.
+type Keys struct {
+	Namespace, Pod, Container string
+	// Kind is the annotation that has the value Sandbox in the pod's own container.
+	Kind, Sandbox string
+}
+
+// ContainerdKeys are those of containerd, which sets them after those of the pod (containerd 2.2, internal/cri/annotations).
+func ContainerdKeys() Keys {
+	const prefix = "io.kubernetes.cri."
+	return Keys{Namespace: prefix + "sandbox-namespace", Pod: prefix + "sandbox-name", Container: prefix + "container-name", Kind: prefix + "container-type", Sandbox: "sandbox"}
+}
+
+// CRIOKeys are the kubelet's labels, which CRI-O sets after the annotations of the pod (CRI-O 1.37, internal/factory/container and
+// server/sandbox_run_linux.go). Its io.kubernetes.cri-o.ContainerType is not among them: in a sandbox, an annotation of the pod replaces
+// it.
+func CRIOKeys() Keys {
+	const prefix = "io.kubernetes."
+	return Keys{Namespace: prefix + "pod.namespace", Pod: prefix + "pod.name", Container: prefix + "container.name", Kind: prefix + "container.name", Sandbox: "POD"}
+}
 
 // TaskBundle is where a containerd with that state directory keeps the OCI specs of pods' containers.
 func TaskBundle(stateDir string) Bundle {
-	return Bundle{Dir: filepath.Join(stateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json"}
+	return Bundle{Dir: filepath.Join(stateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json", Keys: ContainerdKeys()}
+}
+
+// CRIOBundle is where a CRI-O with that run root keeps the OCI specs with a storage driver such as overlay.
+func CRIOBundle(runRoot, driver string) Bundle {
+	return Bundle{Dir: filepath.Join(runRoot, driver+"-containers"), File: filepath.Join("userdata", "config.json"), Keys: CRIOKeys()}
 }
 
 // DefaultBundles are the places of containerd, of docker on containerd, and of CRI-O,
@@ -58,7 +89,7 @@ func DefaultBundles(run string) []Bundle {
 	pods := TaskBundle(filepath.Join(run, "containerd"))
 	return []Bundle{
 		pods, {Dir: filepath.Join(filepath.Dir(pods.Dir), "moby"), File: pods.File},
-		{Dir: filepath.Join(run, "containers", "storage", "overlay-containers"), File: filepath.Join("userdata", "config.json")},
+		CRIOBundle(filepath.Join(run, "containers", "storage"), "overlay"),
 	}
 }
 
@@ -175,7 +206,7 @@ func (c *Containers) describe(id string) Container {
 		}
 		path := filepath.Join(bundle.Dir, id, bundle.File)
 		if err == nil {
-			err = result.readSpec(blob, c.deps)
+			err = result.readSpec(blob, bundle.Keys, c.deps)
 		}
 		if err != nil {
 			result.SpecError = fmt.Sprintf("read OCI spec %s: %v", path, err)
@@ -201,24 +232,19 @@ type ociSpec struct {
 	} `json:"linux"`
 }
 
-func (c *Container) readSpec(blob []byte, deps ContainersDeps) error {
+func (c *Container) readSpec(blob []byte, keys Keys, deps ContainersDeps) error {
 	var spec ociSpec
 	if err := json.Unmarshal(blob, &spec); err != nil {
 		return err
 	}
-	first := func(names ...string) string {
-		for _, name := range names {
-			if value := spec.Annotations[name]; value != "" {
-				return value
-			}
+	value := func(key string) string {
+		if key == "" { // A runtime that writes none, as docker.
+			return ""
 		}
-		return ""
+		return spec.Annotations[key]
 	}
-	// containerd's name first, then CRI-O's.
-	c.Namespace = first("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
-	c.Pod = first("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
-	c.Name = first("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
-	c.Sandbox = first("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType") == "sandbox"
+	c.Namespace, c.Pod, c.Name = value(keys.Namespace), value(keys.Pod), value(keys.Container)
+	c.Sandbox = keys.Kind != "" && value(keys.Kind) == keys.Sandbox
 	c.Devices = nil
 	for _, device := range spec.Linux.Devices {
 		// A negative or huge number is invalid and not a device of this node.

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,7 +115,7 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"process":{"env":["A=1"]},"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":-1}]}}`))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var c Container
-		if c.readSpec(blob, ContainersDeps{GrantsDir: "/run/berth/grants"}) == nil {
+		if c.readSpec(blob, ContainerdKeys(), ContainersDeps{GrantsDir: "/run/berth/grants"}) == nil {
 			c.Open(twoGPUs())
 		}
 	})
@@ -127,7 +128,7 @@ func TestHostUsers(t *testing.T) {
 	read := func(linux string) Container {
 		t.Helper()
 		var c Container
-		if err := c.readSpec([]byte(`{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "linux": {`+linux+`}}`), ContainersDeps{Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}}); err != nil {
+		if err := c.readSpec([]byte(`{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "linux": {`+linux+`}}`), ContainerdKeys(), ContainersDeps{Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}}); err != nil {
 			t.Fatal(err)
 		}
 		return c
@@ -136,6 +137,65 @@ func TestHostUsers(t *testing.T) {
 	want, got := read(devices), read(mapped+devices)
 	if diff := cmp.Diff(want, got); diff != "" || len(got.Devices) != 1 {
 		t.Errorf("-without a user namespace +with one:\n%s", diff)
+	}
+}
+
+// TestAnnotationsOfTheRuntime: a pod's author can annotate it with another runtime's keys, which CRI-O copies into the OCI spec of each of
+// its containers, and containerd those that its configuration lists. Only the keys of the runtime whose folder has the spec count.
+func TestAnnotationsOfTheRuntime(t *testing.T) {
+	ofContainerd := map[string]string{"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.container-name": "cuda",
+		"io.kubernetes.cri.sandbox-name": "train", "io.kubernetes.cri.sandbox-namespace": "default"}
+	ofCRIO := map[string]string{"io.kubernetes.cri-o.ContainerType": "container", "io.kubernetes.container.name": "cuda",
+		"io.kubernetes.pod.name": "train", "io.kubernetes.pod.namespace": "default"}
+	const containerd, docker, crio = 0, 1, 2 // of DefaultBundles
+	type names struct {
+		Namespace, Pod, Name string
+		Sandbox              bool
+	}
+	tests := map[string]struct {
+		bundle  int
+		written map[string]string
+		more    map[string]string
+		want    names
+	}{
+		"CRI-O, hidden by containerd's keys": {crio, ofCRIO, map[string]string{"io.kubernetes.cri.container-type": "sandbox"},
+			names{"default", "train", "cuda", false}},
+		"CRI-O, renamed by containerd's keys": {crio, ofCRIO, map[string]string{"io.kubernetes.cri.container-name": "a",
+			"io.kubernetes.cri.sandbox-name": "b", "io.kubernetes.cri.sandbox-namespace": "c"}, names{"default", "train", "cuda", false}},
+		"containerd, with CRI-O's keys": {containerd, ofContainerd, map[string]string{"io.kubernetes.cri-o.ContainerType": "sandbox",
+			"io.kubernetes.container.name": "POD", "io.kubernetes.pod.name": "b", "io.kubernetes.pod.namespace": "c"},
+			names{"default", "train", "cuda", false}},
+		"containerd that wrote no names": {containerd, nil, ofCRIO, names{}},
+		"docker, which writes none":      {docker, ofContainerd, ofCRIO, names{}},
+		"CRI-O's own container of the pod": {crio, ofCRIO, map[string]string{"io.kubernetes.container.name": "POD"},
+			names{"default", "train", "POD", true}},
+		// CRI-O writes a pod's annotations over its own ones there, and the kubelet's labels over both.
+		"CRI-O's own container, renamed": {crio, ofCRIO, map[string]string{"io.kubernetes.container.name": "POD",
+			"io.kubernetes.cri-o.ContainerType": "container"}, names{"default", "train", "POD", true}},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			tree, run := newCgroupTree(t, 2), t.TempDir()
+			tree.container("kubepods/pod"+uid1+"/"+id1, 1)
+			annotations := maps.Clone(test.written)
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			maps.Copy(annotations, test.more)
+			blob, err := json.Marshal(map[string]any{"annotations": annotations})
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeBundle(t, DefaultBundles(run)[test.bundle], id1, blob)
+			containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: func() []Bundle { return DefaultBundles(run) }})
+			got, err := containers.Live()
+			if err != nil || len(got) != 1 || got[0].SpecError != "" {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if diff := cmp.Diff(test.want, names{got[0].Namespace, got[0].Pod, got[0].Name, got[0].Sandbox}); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -161,12 +221,12 @@ func bundle(t *testing.T, run, id, kind, name string, devices []map[string]any, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeBundle(t, run, id, blob)
+	writeBundle(t, DefaultBundles(run)[0], id, blob)
 }
 
-func writeBundle(t *testing.T, run, id string, blob []byte) {
+func writeBundle(t *testing.T, in Bundle, id string, blob []byte) {
 	t.Helper()
-	path := filepath.Join(DefaultBundles(run)[0].Dir, id, "config.json")
+	path := filepath.Join(in.Dir, id, in.File)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +323,7 @@ func TestContainersWithoutSpec(t *testing.T) {
 	tree, run := newCgroupTree(t, 2), t.TempDir()
 	tree.container("kubepods/pod"+uid1+"/"+id1, 1)
 	tree.container("kubepods/pod"+uid1+"/"+id2, 2)
-	writeBundle(t, run, id2, []byte("{"))
+	writeBundle(t, DefaultBundles(run)[0], id2, []byte("{"))
 	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: func() []Bundle { return DefaultBundles(run) }, GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
 	got, err := containers.Live()
 	if err != nil || len(got) != 2 {
@@ -277,7 +337,7 @@ func TestContainersWithoutSpec(t *testing.T) {
 		t.Errorf("later: %+v, %v", got[0], err)
 	}
 	// Read once and kept, as it does not change.
-	writeBundle(t, run, id1, []byte("{"))
+	writeBundle(t, DefaultBundles(run)[0], id1, []byte("{"))
 	if got, err = containers.Live(); err != nil || got[0].Name != "late" {
 		t.Errorf("again: %+v, %v", got[0], err)
 	}

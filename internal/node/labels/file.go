@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // fileName is the file's name in the folder of Node Feature Discovery.
@@ -26,19 +27,14 @@ type fileWriter struct{ dir string }
 func (w *fileWriter) Place() string { return "file " + filepath.Join(w.dir, fileName) }
 
 func (w *fileWriter) Read(context.Context) (Labels, error) {
-	file, err := os.OpenInRoot(w.dir, fileName)
+	content, err := hostconfig.ReadIn(w.dir, fileName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", w.Place(), err)
 	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, maxFeatureFile))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", w.Place(), err)
-	}
-	return parseText(content), nil
+	return parseText(content[:min(len(content), maxFeatureFile)]), nil
 }
 
 // parseText reads what Text writes. It leaves out lines that Text would not write, so that a file that was changed differs.

@@ -94,6 +94,9 @@ func parseFile(blob []byte, bootID string) ([]Holding, error) {
 
 // parseFileUpTo is parseFile of an agent whose newest version is given.
 func parseFileUpTo(newest int, blob []byte, bootID string) ([]Holding, error) {
+	if string(blob) == notRegular {
+		return nil, &corruptError{line: 1, why: "it is " + notRegular}
+	}
 	lines := bytes.SplitAfter(blob, []byte("\n"))
 	// The last element is the text after the last newline, which is empty in a complete file.
 	if len(lines) < 3 || len(lines[len(lines)-1]) != 0 {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
 // Step names a moment in the writing of the file at which the program may die.
@@ -72,7 +74,7 @@ func openStore(path string, fault func(Step) error) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := root.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := statefile.OpenRegular(root, name+".lock")
 	if err != nil {
 		root.Close()
 		return nil, err
@@ -198,9 +200,22 @@ func (s *store) readEpoch() (int64, error) {
 	return epoch, nil
 }
 
+// notRegular is what read returns in place of the content of a folder, a pipe or a link. No ledger has it.
+const notRegular = "not a regular file"
+
 // read returns the file's content; nil without an error when there is none.
 func (s *store) read() ([]byte, error) {
-	file, err := s.root.Open(s.name)
+	info, err := s.root.Lstat(s.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return []byte(notRegular), nil
+	}
+	file, err := s.root.OpenFile(s.name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -250,12 +265,12 @@ func (s *store) confirm() error {
 
 func (s *store) replace(content []byte) error {
 	temporary := s.name + ".tmp"
-	file, err := s.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	file, err := statefile.OpenRegular(s.root, temporary)
 	if err != nil {
 		return err
 	}
 	half := len(content) / 2
-	err = errors.Join(s.fault(StepCreate), fill(file, content[:half]))
+	err = errors.Join(file.Truncate(0), s.fault(StepCreate), fill(file, content[:half]))
 	if err == nil {
 		err = errors.Join(s.fault(StepTorn), fill(file, content[half:]))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -549,24 +550,22 @@ func TestTakeOverCannotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := openTest(t, path, func(d *Deps) { d.Follow = true })
-	if err := os.Rename(path, path+".away"); err != nil {
+	folder := next.store.root
+	closed, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(path, 0o700); err != nil { // It opens, and cannot be read.
+	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
+	next.store.root = closed // No file of it can be read.
 	if err := next.TakeOver(); err == nil {
 		t.Error("the takeover succeeded without the file")
 	}
 	if got := names(next); !slices.Equal(got, []string{"G0 Claim A"}) || next.Writes() {
 		t.Errorf("after a failed takeover it has %v and writes: %v; want G0, and not", got, next.Writes())
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".away", path); err != nil {
-		t.Fatal(err)
-	}
+	next.store.root = folder
 	if err := next.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: "gpu"}, []gpu.DeviceKey{key("G1")}); err != nil {
 		t.Fatal(err)
 	}
@@ -591,5 +590,40 @@ func TestClockSetBack(t *testing.T) {
 	l.Reconcile(NodeView{})
 	if got := names(l); len(got) > 0 {
 		t.Errorf("%v is held %s after the clock was set back", got, DefaultPendingLimit)
+	}
+}
+
+// TestNotAFile: what is no regular file, in place of any of the ledger's files, neither blocks nor ends the agent. It is kept, and reported
+// where the holdings should be.
+func TestNotAFile(t *testing.T) {
+	for kind, put := range map[string]func(string) error{
+		"a pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a folder": func(path string) error { return os.MkdirAll(filepath.Join(path, "with", "content"), 0o700) },
+		"a link":   func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a loop":   func(path string) error { return os.Symlink(path, path) },
+	} {
+		for _, suffix := range []string{"", ".lock", ".tmp"} {
+			t.Run(kind+suffix, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "ledger")
+				if err := put(path + suffix); err != nil {
+					t.Fatal(err)
+				}
+				l := openTest(t, path, nil)
+				var codes []string
+				for _, fault := range l.Faults() {
+					codes = append(codes, fault.Code)
+				}
+				if want := map[string][]string{"": {"LEDGER_CORRUPT"}}[suffix]; !slices.Equal(codes, want) {
+					t.Errorf("faults %v, want %v", l.Faults(), want)
+				}
+				if err := l.Acquire(claim("A"), []gpu.DeviceKey{key("G0")}); err != nil {
+					t.Fatal(err)
+				}
+				check(t, l, path, "G0 Claim A")
+				if info, err := os.Lstat(path + suffix + ".bak"); err != nil || info.Mode().IsRegular() {
+					t.Errorf("kept %v, %v", info, err)
+				}
+			})
+		}
 	}
 }

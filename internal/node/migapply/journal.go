@@ -112,7 +112,7 @@ func openStore(dir string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := root.OpenFile(LockFile, os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := statefile.OpenRegular(root, LockFile)
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}

@@ -374,7 +374,8 @@ func TestDirUnusable(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "on", "")
 	lock := filepath.Join(w.dir, LockFile)
-	if err := os.Mkdir(lock, 0o700); err != nil {
+	// A folder, which cannot be renamed either.
+	if err := errors.Join(os.Mkdir(lock, 0o700), os.MkdirAll(filepath.Join(lock+".bak", "in the way"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || w.gpuOf("GPU-0").pending {

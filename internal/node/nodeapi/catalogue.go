@@ -50,6 +50,9 @@ func GPUNotHealthy(device string, state gpu.State, cause string, holders []strin
 // StateLost reports that a state file of the agent could not be used.
 func StateLost(message string) Event { return warning("StateLost", message) }
 
+// StateUnwritable reports that a state file of the agent cannot be written.
+func StateUnwritable(message string) Event { return warning("StateUnwritable", message) }
+
 // SharesOfOneGPU reports that a container was allocated several replicas of one GPU.
 func SharesOfOneGPU(message string) Event { return warning("SharesOfOneGPU", message) }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
 const (
@@ -48,6 +51,16 @@ func (e *Events) Publish(event Event) {
 	select {
 	case e.queue <- event:
 	default:
+	}
+}
+
+// Problem publishes the event about a new problem of the node, if there is one for its code.
+func (e *Events) Problem(problem gpu.Cause) {
+	switch {
+	case problem.Code == "STATE_UNWRITABLE":
+		e.Publish(StateUnwritable(problem.Message))
+	case strings.HasPrefix(problem.Code, "STATE_"):
+		e.Publish(StateLost(problem.Message))
 	}
 }
 

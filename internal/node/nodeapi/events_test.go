@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,6 +41,23 @@ func created(api *fakeapi.Server) []*unstructured.Unstructured {
 	return events
 }
 
+// TestEventsOfProblems: a state file that was lost or cannot be written is an event; other problems are not.
+func TestEventsOfProblems(t *testing.T) {
+	withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
+		for _, code := range []string{"STATE_DAMAGED", "CONFIG_REFUSED", "STATE_UNWRITABLE", "STATE_NEWER"} {
+			events.Problem(gpu.Cause{Code: code, Message: code})
+			synctest.Wait()
+		}
+		var got []string
+		for _, event := range created(api) {
+			got = append(got, fmt.Sprint(event.Object["reason"], " ", event.Object["note"]))
+		}
+		if want := []string{"StateLost STATE_DAMAGED", "StateUnwritable STATE_UNWRITABLE", "StateLost STATE_NEWER"}; !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+	})
+}
+
 // withEvents runs body beside a writer of events, in a bubble with its own time.
 func withEvents(t *testing.T, body func(*testing.T, *fakeapi.Server, *nodeapi.Events)) {
 	synctest.Test(t, func(t *testing.T) {
@@ -62,8 +80,9 @@ func TestCatalogue(t *testing.T) {
 			[]string{"pod a/b", "pod c/d"}), "Warning", "GPUUnhealthy", "GPU 3 (x) is Unhealthy: XID_79: gone; held by pod a/b, pod c/d"},
 		"gone, no cause": {nodeapi.GPUNotHealthy("GPU 3 (x)", gpu.Gone, "", nil), "Warning", "GPUGone",
 			"GPU 3 (x) is Gone: it does not answer"},
-		"state lost": {nodeapi.StateLost("file damaged"), "Warning", "StateLost", "file damaged"},
-		"replicas":   {nodeapi.SharesOfOneGPU("2 of one"), "Warning", "SharesOfOneGPU", "2 of one"},
+		"state lost":       {nodeapi.StateLost("file damaged"), "Warning", "StateLost", "file damaged"},
+		"state unwritable": {nodeapi.StateUnwritable("no space"), "Warning", "StateUnwritable", "no space"},
+		"replicas":         {nodeapi.SharesOfOneGPU("2 of one"), "Warning", "SharesOfOneGPU", "2 of one"},
 		"condition met": {nodeapi.ConditionChanged(nodeapi.ConditionConfig, metav1.ConditionTrue, "InForce", "x"),
 			"Normal", "ConfigAcceptedInForce", "x"},
 		"condition not met": {nodeapi.ConditionChanged(nodeapi.ConditionMIG, metav1.ConditionFalse, "Waiting", "x"),

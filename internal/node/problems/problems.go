@@ -25,15 +25,16 @@ import (
 type List struct {
 	clock clock.PassiveClock
 	log   *slog.Logger
+	added func(gpu.Cause)
 
 	mu      sync.Mutex
 	sources map[string][]gpu.Cause
 	changed signal.Broadcast
 }
 
-// New returns an empty list.
-func New(clock clock.PassiveClock, log *slog.Logger) *List {
-	return &List{clock: clock, log: log, sources: map[string][]gpu.Cause{}}
+// New returns an empty list. It calls added, which must not block, with each new problem.
+func New(clock clock.PassiveClock, log *slog.Logger, added func(gpu.Cause)) *List {
+	return &List{clock: clock, log: log, added: added, sources: map[string][]gpu.Cause{}}
 }
 
 // Set replaces the problems of source; none means that the source has no problem.
@@ -42,6 +43,7 @@ func (l *List) Set(source string, causes ...gpu.Cause) {
 	for _, cause := range added {
 		//lint:ignore sloglint the message is the problem's
 		l.log.Log(context.Background(), levelOf(cause.Code), cause.Message, "code", cause.Code, "source", source)
+		l.added(cause)
 	}
 	if len(resolved) > 0 {
 		l.log.Info("Problem resolved", "codes", strings.Join(resolved, ","), "source", source)

@@ -18,7 +18,7 @@ import (
 // newList returns a list at time 100 s, with its log.
 func newList() (*problems.List, *testingclock.FakePassiveClock, *bytes.Buffer) {
 	clock, text := testingclock.NewFakePassiveClock(time.Unix(100, 0)), &bytes.Buffer{}
-	return problems.New(clock, slog.New(slog.NewTextHandler(text, nil))), clock, text
+	return problems.New(clock, slog.New(slog.NewTextHandler(text, nil)), func(gpu.Cause) {}), clock, text
 }
 
 func TestSince(t *testing.T) {

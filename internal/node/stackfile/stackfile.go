@@ -1,23 +1,25 @@
 // Package stackfile reads the settings of the gate from a file with the spec of a GPUStack, as the chart mounts it into the agent.
 //
-// It guarantees that a file which cannot be read leaves the last settings in force, and that fields of later releases are ignored: the
-// file of a new release is there before its agents are. It reads one file, of at most 1 MiB, and writes nothing. It must not import the
-// agent.
+// It guarantees that a file which cannot be read, or is empty, leaves the last settings in force, that a changed file is read when it has
+// been equal for 200 ms, and that fields of later releases are ignored: the file of a new release is there before its agents are. It reads
+// one file, of at most 1 MiB, and writes nothing. It must not import the agent.
 package stackfile
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 const (
@@ -25,44 +27,53 @@ const (
 	defaultTimeout = 10 * time.Minute
 	// maxStack bounds the file, which a ConfigMap has.
 	maxStack = 1 << 20
+	// rest is how long a changed file has to be equal before it is read: an editor that saves in place writes it in parts.
+	rest = 200 * time.Millisecond
 )
 
 // File reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot be
 // read is a problem of the source "gate-settings", and the last settings stay in force; at first those are the defaults.
 type File struct {
 	path   string
+	clock  clock.Clock
 	report func(source string, problems ...gpu.Cause)
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// current is from text; at first from nothing.
 	text    string
+	read    bool
 	current v1alpha1.Gate
 }
 
 // New returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve, because
 // the agent has no API server or no pod of its own, it is off.
-func New(path string, serves bool, report func(source string, problems ...gpu.Cause)) *File {
+func New(path string, serves bool, clock clock.Clock, report func(source string, problems ...gpu.Cause)) *File {
 	if !serves {
 		path = ""
 	}
-	return &File{path: path, report: report}
+	return &File{path: path, clock: clock, report: report}
 }
 
-// Settings returns the settings in force.
+// Settings returns the settings in force. It waits for a file that has changed to come to rest.
 func (s *File) Settings() v1alpha1.Gate {
 	if s.path == "" {
 		return v1alpha1.Gate{Mode: v1alpha1.GateDisabled}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	text, err := readBounded(s.path)
-	if err == nil && text == s.text && s.current.Mode != "" {
+	text, err := hostconfig.ReadFile(s.path)
+	if s.read && err == nil && string(text) != s.text {
+		s.clock.Sleep(rest)
+		before := text
+		if text, err = hostconfig.ReadFile(s.path); err == nil && !bytes.Equal(text, before) {
+			return s.current // It is read at the next call.
+		}
+	}
+	if s.read && err == nil && string(text) == s.text {
 		s.report("gate-settings")
 		return s.current
 	}
-	var spec v1alpha1.GPUStackSpec
-	if err == nil {
-		err = yaml.Unmarshal([]byte(text), &spec)
-	}
+	spec, err := parse(text, err)
 	if err != nil {
 		s.report("gate-settings", gpu.Cause{Code: "GATE_SETTINGS", Message: fmt.Sprintf("read %s: %v; the last settings of the gate stay in force", s.path, err)})
 		if s.current.Mode == "" {
@@ -71,8 +82,26 @@ func (s *File) Settings() v1alpha1.Gate {
 		return s.current
 	}
 	s.report("gate-settings")
-	s.text, s.current = text, Complete(spec.Gate)
+	s.text, s.read, s.current = string(text), true, Complete(spec.Gate)
 	return s.current
+}
+
+// parse reads a spec. A file without any content is an error: the chart writes a version at least, and defaults would shut the gate.
+func parse(text []byte, err error) (v1alpha1.GPUStackSpec, error) {
+	var spec *v1alpha1.GPUStackSpec
+	if err == nil && len(text) > maxStack {
+		err = fmt.Errorf("it has more than %d bytes", maxStack)
+	}
+	if err == nil {
+		err = yaml.Unmarshal(text, &spec)
+	}
+	switch {
+	case err != nil:
+		return v1alpha1.GPUStackSpec{}, err
+	case spec == nil:
+		return v1alpha1.GPUStackSpec{}, errors.New("it is empty (for all defaults, write gate: {})")
+	}
+	return *spec, nil
 }
 
 // Complete fills in the defaults.
@@ -82,14 +111,4 @@ func Complete(g v1alpha1.Gate) v1alpha1.Gate {
 	g.OnTimeout = cmp.Or(g.OnTimeout, v1alpha1.GateHold)
 	g.Timeout = cmp.Or(g.Timeout, metav1.Duration{Duration: defaultTimeout})
 	return g
-}
-
-func readBounded(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	blob, err := io.ReadAll(io.LimitReader(file, maxStack))
-	return string(blob), err
 }

@@ -13,7 +13,10 @@
 //     empty one: the state reports it, with a readable message.
 //   - Such a file is renamed with the suffix ".bak" before a new one is written. There is one backup per state file,
 //     the newest; the message says when it replaced an earlier one.
+//   - What is no regular file, such as a folder, a pipe or a link, counts as damaged: it is not opened in a way that could block, not
+//     followed, and renamed like a damaged file.
 //   - A file that cannot be read (an error of the disk) is not renamed.
+//   - Errors of a write have the same text each time, so that they can be compared. The caller repeats it: see Retry.
 //   - Files are readable and writable by their owner only.
 //
 // What to do without the content is the caller's decision: the caller knows whether "no content" is safe. The package

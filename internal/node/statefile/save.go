@@ -28,6 +28,23 @@ const (
 // has ended: during an upgrade two agents may write at the same time.
 const leftAfter = time.Minute
 
+// Retry is when a write that failed is repeated: after a second, then after twice as long each time, up to a minute.
+type Retry struct{ last time.Duration }
+
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// Next returns the time until the next attempt.
+func (r *Retry) Next() time.Duration {
+	r.last = min(max(2*r.last, firstRetry), lastRetry)
+	return r.last
+}
+
+// Reset is called after a write that succeeded.
+func (r *Retry) Reset() { r.last = 0 }
+
 // Save replaces the content. When it returns without an error, the new content outlasts a power failure.
 func (f File[T]) Save(content T) error {
 	blob, err := f.Encode(content)
@@ -48,7 +65,14 @@ func (f File[T]) Encode(content T) ([]byte, error) {
 
 // Write replaces the file by what Encode made.
 func (f File[T]) Write(blob []byte) error {
-	if err := f.write(blob); err != nil {
+	err := f.write(blob)
+	// The name of the temporary file differs each time: an error that repeats would look like another one.
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		err = &fs.PathError{Op: path.Op, Path: f.Path, Err: path.Err}
+	} else if link, ok := errors.AsType[*os.LinkError](err); ok {
+		err = &fs.PathError{Op: link.Op, Path: f.Path, Err: link.Err}
+	}
+	if err != nil {
 		return fmt.Errorf("write %s: %w", f.What, err)
 	}
 	return nil
@@ -92,7 +116,7 @@ func (f File[T]) encode(content T) ([]byte, error) {
 		return nil, err
 	}
 	blob, err := json.Marshal(envelope{
-		Format: f.Format, Version: f.Version, BootID: f.BootID, NodeUID: f.NodeUID, CRC: checksum(inner), Content: inner,
+		Format: f.Format, Version: f.Version, BootID: f.BootID, NodeUID: f.NodeUID, Mark: f.Mark, CRC: checksum(inner), Content: inner,
 	})
 	if err != nil {
 		return nil, err

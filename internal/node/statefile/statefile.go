@@ -31,6 +31,8 @@ type File[T any] struct {
 	// NodeUID is the UID of the Node that the content belongs to. It voids content of another Node; empty
 	// when it is not known (yet), and then content of any Node is read.
 	NodeUID string
+	// Mark is written beside the content, for a reader that compares it; Result has it. A Berth that knows no marks ignores it.
+	Mark string
 	// Check refuses invalid content; nil accepts all that can be decoded.
 	Check func(T) error
 	// Max bounds the size in bytes; DefaultMax when zero.
@@ -65,6 +67,8 @@ type Result struct {
 	State State
 	// NodeUID is the Node that the file belongs to, also when the content is invalid for that reason.
 	NodeUID string
+	// Mark is that of the content that was read; empty for none.
+	Mark string
 	// Err has the error and the fix; nil for Present, Absent, OtherBoot and OtherNode.
 	Err error
 }
@@ -92,6 +96,7 @@ type envelope struct {
 	Version int             `json:"version"`
 	BootID  string          `json:"bootID,omitempty"`
 	NodeUID string          `json:"nodeUID,omitempty"`
+	Mark    string          `json:"mark,omitempty"`
 	CRC     uint32          `json:"crc32c"`
 	Content json.RawMessage `json:"content"`
 }
@@ -138,16 +143,24 @@ func (f File[T]) Read() (T, Result) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return none, Result{State: Absent}
+	case errors.Is(err, errNoFile):
+		return none, Result{State: Damaged, Err: fmt.Errorf("read %s: %s is damaged: %w", f.What, f.Path, err)}
 	case err != nil:
 		return none, Result{State: Unreadable, Err: fmt.Errorf("read %s: %w (check the disk; the file was not changed)", f.What, err)}
 	}
 	return f.decode(blob)
 }
 
+// errNoFile is the error of a folder, a link, a pipe and all else that a writer of a state file does not make.
+var errNoFile = errors.New("it is not a regular file")
+
 // bytes reads the file, one byte more than its bound at most.
 func (f File[T]) bytes() ([]byte, error) {
 	// Not blocking, so that a pipe of the file's name cannot hold the agent up.
-	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // A link; a socket, or a device without a driver.
+		return nil, errNoFile
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +170,7 @@ func (f File[T]) bytes() ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", f.Path)
+		return nil, errNoFile
 	}
 	return io.ReadAll(io.LimitReader(file, f.max()+1))
 }
@@ -204,5 +217,5 @@ func (f File[T]) decode(blob []byte) (T, Result) {
 			return damaged("%w", err)
 		}
 	}
-	return content, Result{State: Present, NodeUID: read.NodeUID}
+	return content, Result{State: Present, NodeUID: read.NodeUID, Mark: read.Mark}
 }

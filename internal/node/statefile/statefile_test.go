@@ -171,24 +171,115 @@ func TestDamageIsKeptAndReported(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadStays(t *testing.T) {
-	for name, make := range map[string]func(string) error{
+// TestNoFile: what is no regular file is kept like a damaged one, and the next write succeeds. A link is not followed.
+func TestNoFile(t *testing.T) {
+	for name, put := range map[string]func(string) error{
 		"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
-		"a folder": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a socket": func(path string) error { return syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0) },
+		"a folder": func(path string) error { return os.MkdirAll(filepath.Join(path, "with", "content"), 0o700) },
 		"a loop":   func(path string) error { return os.Symlink(path, path) },
+		"a link to a state file": func(path string) error {
+			other := fileIn(filepath.Dir(path))
+			other.Path += ".other"
+			return errors.Join(other.Save(hello), os.Symlink(other.Path, path))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fileIn(t.TempDir())
-			if err := make(f.Path); err != nil {
+			if err := put(f.Path); err != nil {
 				t.Fatal(err)
 			}
-			if _, result := f.Load(); result.State != Unreadable || result.Code() != "STATE_UNREADABLE" || !result.Lost() {
-				t.Errorf("got %+v, want it to be unreadable", result)
+			before, _ := os.Lstat(f.Path)
+			got, result := f.Load()
+			if result.State != Damaged || result.Code() != "STATE_DAMAGED" || !strings.Contains(result.Err.Error(), "it is not a regular file") || len(got.Names) > 0 {
+				t.Errorf("got %v, %+v", got, result)
 			}
-			if _, err := os.Lstat(f.Path); err != nil {
-				t.Errorf("it was moved: %v", err)
+			if kept, err := os.Lstat(f.Backup()); err != nil || kept.Mode() != before.Mode() {
+				t.Errorf("kept %v, %v", kept, err)
+			}
+			if err := f.Save(hello); err != nil {
+				t.Error(err)
+			}
+			if got, result := f.Load(); result.State != Present || !cmp.Equal(got, hello) {
+				t.Errorf("after a write: %v, %+v", got, result)
 			}
 		})
+	}
+}
+
+// TestOpenRegular: what is no regular file does not keep a lock from being taken.
+func TestOpenRegular(t *testing.T) {
+	for name, put := range map[string]func(string) error{
+		"nothing":  func(string) error { return nil },
+		"a file":   func(path string) error { return os.WriteFile(path, []byte("7"), 0o600) },
+		"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a folder": func(path string) error { return os.MkdirAll(filepath.Join(path, "with"), 0o700) },
+		"a link":   func(path string) error { return os.Symlink("/dev/zero", path) },
+		"itself":   func(path string) error { return os.Symlink(path, path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "lock")
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			file, err := OpenRegular(root, "lock")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+				t.Errorf("the lock is %v, %v", info, err)
+			}
+			if content, err := os.ReadFile(path); err != nil || string(content) != map[string]string{"a file": "7"}[name] {
+				t.Errorf("it has %q, %v", content, err)
+			}
+		})
+	}
+}
+
+// TestUnreadable: a file that the disk cannot read, as one in a place that is no folder, is not moved.
+func TestUnreadable(t *testing.T) {
+	f := fileIn(t.TempDir())
+	blocked := f.Path
+	f.Path = filepath.Join(blocked, "test.json")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, result := f.Load(); result.State != Unreadable || result.Code() != "STATE_UNREADABLE" || !result.Lost() {
+		t.Errorf("got %+v, want it to be unreadable", result)
+	}
+	// An error that repeats is the same error.
+	if first, second := f.Save(hello), f.Save(hello); first == nil || first.Error() != second.Error() {
+		t.Errorf("errors %v and %v", first, second)
+	}
+}
+
+// TestSameError: an error does not have the random name of a temporary file.
+func TestSameError(t *testing.T) {
+	f := fileIn(t.TempDir())
+	if err := os.MkdirAll(filepath.Join(f.Path, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if first, second := f.Save(hello), f.Save(hello); first == nil || first.Error() != second.Error() {
+		t.Errorf("errors %v and %v", first, second)
+	}
+}
+
+func TestRetry(t *testing.T) {
+	var r Retry
+	var got []time.Duration
+	for range 8 {
+		got = append(got, r.Next()/time.Second)
+	}
+	r.Reset()
+	if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}; !cmp.Equal(got, want) || r.Next() != time.Second {
+		t.Errorf("pauses of %v seconds, want %v", got, want)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/hardware/hostpath"
+	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
 // mark is the first line of each file, by which it is known as Berth's. Shells read the files; to them it is a comment.
@@ -87,7 +88,7 @@ func content(name, driverRoot string) string {
 
 // write writes a file unless it is there, or another program has one of the name.
 func write(path, text string) error {
-	before, err := os.ReadFile(path)
+	before, err := hostconfig.ReadFile(path)
 	switch {
 	case err == nil && (string(before) == text || !ours(before)):
 		return nil
@@ -99,7 +100,7 @@ func write(path, text string) error {
 
 // remove removes a file of Berth.
 func remove(path string) error {
-	before, err := os.ReadFile(path)
+	before, err := hostconfig.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !ours(before) {
 		return nil
 	}

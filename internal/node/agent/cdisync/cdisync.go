@@ -2,11 +2,11 @@
 // because a step of it may take as long as the file systems that it reads.
 //
 // What wakes it: a settlement of the use of the devices, which follows each change of the inventory and of the
-// configuration; Recheck, when the MPS daemons have changed; and a tick every minute, since the driver's files change
-// without any of these.
+// configuration; Recheck, when the MPS daemons have changed; another program that removes or changes the spec or the hook program; and a
+// tick every minute, since the driver's files change without any of these.
 //
-// What it writes: the CDI spec, through [cdi.Writer]; the problems of the sources "cdi" and "cdi-spec"; and
-// [Injection], which has the devices that the spec on disk can inject.
+// What it writes: the CDI spec, through [cdi.Writer]; the hook program, if it was removed; the problems of the sources "cdi" and
+// "cdi-spec"; and [Injection], which has the devices that the spec on disk can inject.
 //
 // What it never waits for: the API server, the driver, the ledger, the kubelet. All file calls are made by one
 // goroutine beside the loop, at most one at a time. Nothing waits for this package: a file call that hangs leaves the
@@ -66,6 +66,10 @@ type Deps struct {
 	Extras func() cdi.Extras
 	// Settled subscribes to changes of the hardware and of what Extras follows from, with one signal where one leads to the other.
 	Settled func() *signal.Subscription
+	// Hook installs the hook program again if it was removed; nil for none.
+	Hook func() error
+	// Watch signals, until ctx ends, when another program has removed or changed the spec or the hook program; nil for nothing.
+	Watch func(ctx context.Context) <-chan struct{}
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Changed is called when Current has changed; it must not block.
@@ -101,6 +105,9 @@ type Syncer struct {
 func New(deps Deps) *Syncer {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
+	}
+	if deps.Hook == nil {
+		deps.Hook = func() error { return nil }
 	}
 	return &Syncer{deps: deps, wake: signal.New()}
 }
@@ -146,6 +153,10 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer settled.Close()
 	resync := s.deps.Clock.NewTicker(Resync)
 	defer resync.Stop()
+	var touched <-chan struct{}
+	if s.deps.Watch != nil {
+		touched = s.deps.Watch(ctx)
+	}
 	done := make(chan outcome, 1)
 	var late <-chan time.Time
 	// due: something has changed since the last comparison began.
@@ -163,6 +174,8 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-ready:
 			ready = nil
 		case <-s.wake.C():
+			due = true
+		case <-touched:
 			due = true
 		case <-resync.C():
 			due = true
@@ -184,9 +197,13 @@ func (s *Syncer) compare(ctx context.Context) outcome {
 	extras := s.deps.Extras()
 	var result outcome
 	result.injection.IMEXChannels = s.channels(extras.IMEXChannels)
+	var hook []gpu.Cause
+	if err := s.deps.Hook(); err != nil {
+		hook = []gpu.Cause{{Code: "CDI_HOOK_MISSING", Message: err.Error()}}
+	}
 	// An error is among the problems.
 	_, _ = s.deps.Writer.Sync(ctx, s.deps.Hardware.Current(), extras)
-	result.problems = s.deps.Writer.Problems()
+	result.problems = append(s.deps.Writer.Problems(), hook...)
 	spec, err := cdi.ReadSpec(s.deps.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		result.unreadable = err

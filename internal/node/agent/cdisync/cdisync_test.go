@@ -63,6 +63,8 @@ type world struct {
 	source   *source
 	writer   *writer
 	changed  atomic.Int64
+	touched  *signal.Signal
+	hook     atomic.Pointer[error]
 	settled  signal.Broadcast
 	problems map[string][]gpu.Cause
 	end      context.CancelFunc
@@ -72,8 +74,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	w := &world{
 		source: &source{found: make(chan gpu.Snapshot)}, writer: &writer{dir: t.TempDir()},
-		problems: map[string][]gpu.Cause{}, done: make(chan error, 1),
+		problems: map[string][]gpu.Cause{}, done: make(chan error, 1), touched: signal.New(),
 	}
+	<-w.touched.C()
 	dev := t.TempDir()
 	if err := errors.Join(
 		os.MkdirAll(filepath.Join(dev, "dev/nvidia-caps-imex-channels"), 0o755),
@@ -86,6 +89,13 @@ func newWorld(t *testing.T) *world {
 		Writer: w.writer, Dir: w.writer.dir, DevRoot: dev, Hardware: w.hardware,
 		Extras:  func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
 		Settled: w.settled.Subscribe,
+		Hook: func() error {
+			if err := w.hook.Load(); err != nil {
+				return *err
+			}
+			return nil
+		},
+		Watch:   func(context.Context) <-chan struct{} { return w.touched.C() },
 		Report:  func(source string, problems ...gpu.Cause) { w.problems[source] = problems },
 		Changed: func() { w.changed.Add(1) },
 		Clock:   clock.RealClock{},
@@ -215,5 +225,33 @@ func TestSpecThatCannotBeReadBack(t *testing.T) {
 		}
 		w.end()
 		<-w.done
+	})
+}
+
+// TestTouched: what another program has removed is there again at once; a hook program that cannot be installed again is a problem.
+func TestTouched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.scan("GPU-a")
+		w.settled.Set()
+		synctest.Wait()
+		if err := os.Remove(filepath.Join(w.writer.dir, cdi.FileName)); err != nil {
+			t.Fatal(err)
+		}
+		broken := errors.New("install CDI hook: read-only file system")
+		w.hook.Store(&broken)
+		before := w.writer.syncs.Load()
+		w.touched.Set()
+		synctest.Wait()
+		if _, err := os.Stat(filepath.Join(w.writer.dir, cdi.FileName)); err != nil || w.writer.syncs.Load() != before+1 {
+			t.Errorf("after %d comparisons: %v", w.writer.syncs.Load()-before, err)
+		}
+		if diff := cmp.Diff([]gpu.Cause{{Code: "CDI_HOOK_MISSING", Message: broken.Error()}}, w.problems["cdi"]); diff != "" {
+			t.Errorf("problems (-want +got):\n%s", diff)
+		}
+		w.end()
+		if err := <-w.done; err != nil {
+			t.Error(err)
+		}
 	})
 }

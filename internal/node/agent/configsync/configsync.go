@@ -89,6 +89,9 @@ func problems(now configwatch.State) []gpu.Cause {
 	for _, lost := range now.Lost {
 		causes = append(causes, gpu.Cause{Code: lost.Code, Message: lost.Err.Error()})
 	}
+	for _, err := range now.Unsaved {
+		causes = append(causes, gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error() + "; a restart could not go back to what is in force now"})
+	}
 	for _, object := range now.Forbidden {
 		causes = append(causes, gpu.Cause{Code: "CONFIG_FORBIDDEN", Message: object})
 	}
@@ -148,7 +151,8 @@ func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 
 // Settings is the configuration as allocatable reads it.
 type Settings struct {
-	Config Config
+	Config   Config
+	Hardware Hardware
 	// Auto returns the API for the rules with allocation.api auto; known is false while it is not chosen.
 	Auto func() (api offer.API, known bool)
 	// Vendor and OtherVendors are as in [offer.Settings].
@@ -157,13 +161,15 @@ type Settings struct {
 }
 
 // Current returns the settings of what is advertised, and the version of the configuration; known is false while it is not
-// known which configuration is in force, or which API is for its rules with auto.
+// known which configuration is in force, or which API is for its rules with auto, and when the hardware has just been found by which
+// another configuration is to replace this one.
 func (s Settings) Current() (settings offer.Settings, version int, known bool) {
 	now := s.Config.Current()
 	auto, chosen := s.Auto()
 	settings = config.OfferSettings(now.Config, auto)
 	settings.Vendor, settings.OtherVendors = s.Vendor, s.OtherVendors
-	return settings, now.Version, !now.Waiting && (chosen || !config.HasAuto(now.Config))
+	replaced := now.Pending && s.Hardware.Current().Of(s.Vendor).DriverPresent()
+	return settings, now.Version, !now.Waiting && !replaced && (chosen || !config.HasAuto(now.Config))
 }
 
 // Subscribe returns a subscription to the configuration.

@@ -73,10 +73,13 @@ func TestSync(t *testing.T) {
 		"everything at once": {
 			state: configwatch.State{
 				Waiting: true, Lost: []configwatch.Lost{{Code: "STATE_DAMAGED", Err: errors.New("config.last-good is damaged")}},
+				Unsaved:   []error{errors.New("write the last good configuration: disk full")},
 				Forbidden: []string{"configmaps ns/a: forbidden"}, Restart: []string{"kubeletDir", "cdiDir"},
 			},
 			problems: []gpu.Cause{
-				{Code: "STATE_DAMAGED", Message: "config.last-good is damaged"}, {Code: "CONFIG_FORBIDDEN", Message: "configmaps ns/a: forbidden"},
+				{Code: "STATE_DAMAGED", Message: "config.last-good is damaged"},
+				{Code: "STATE_UNWRITABLE", Message: "write the last good configuration: disk full; a restart could not go back to what is in force now"},
+				{Code: "CONFIG_FORBIDDEN", Message: "configmaps ns/a: forbidden"},
 				{Code: "CONFIG_RESTART", Message: "changed settings take effect only when the agent starts again: kubeletDir, cdiDir"},
 			},
 		},

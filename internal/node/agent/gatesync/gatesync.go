@@ -98,6 +98,8 @@ type Syncer struct {
 	// decided is closed when there was a decision.
 	decided chan struct{}
 	once    sync.Once
+	// unsaved is true while the file does not have kept.
+	unsaved bool
 
 	mu      sync.Mutex
 	kept    kept
@@ -260,7 +262,8 @@ func (s *Syncer) decide() time.Duration {
 	return waitingTick
 }
 
-// keep saves a decision. A file that cannot be written is a problem, and only that: the next agent validates the node again.
+// keep saves a decision. A file that cannot be written is a problem, and only that: the next agent validates the node again. The next
+// decision, which follows within 30 seconds, writes it again.
 func (s *Syncer) keep(d gate.Decision, now time.Time) {
 	next := kept{Record: d.Record, State: d.State, Code: d.Stop.Code, Since: s.kept.Since}
 	// The time in which a held node waits for an operator does not begin again when the waiting gets its code.
@@ -272,11 +275,12 @@ func (s *Syncer) keep(d gate.Decision, now time.Time) {
 
 // save replaces what the next agent has to know, and writes it when it has changed.
 func (s *Syncer) save(next kept) {
-	if same(next, s.kept) {
+	if same(next, s.kept) && !s.unsaved {
 		return
 	}
 	s.kept = next
-	if err := s.file.Save(next); err != nil {
+	err := s.file.Save(next)
+	if s.unsaved = err != nil; s.unsaved {
 		s.deps.Report("gate-file", gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error()})
 		return
 	}

@@ -521,6 +521,28 @@ func TestAtRest(t *testing.T) {
 	})
 }
 
+// TestUnwritableFile: what could not be written is written later, although nothing has changed since.
+func TestUnwritableFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.dir = filepath.Join(w.dir, "state")
+		if err := os.WriteFile(w.dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.validate("v", passed)
+		_, stop := w.start(t)
+		if err := os.Remove(w.dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(validatedTick)
+		settled()
+		if kept, result := w.open().file.Read(); result.State != statefile.Present || kept.State != gate.Validated {
+			t.Errorf("on disk: %+v, %+v", kept, result)
+		}
+		stop()
+	})
+}
+
 func TestDamagedFile(t *testing.T) {
 	w := newWorld(t)
 	if err := os.WriteFile(filepath.Join(w.dir, fileName), []byte("{"), 0o600); err != nil {

@@ -77,8 +77,10 @@ type Gate struct {
 	// pending has a token when a GPU is to be published that the kubelet may count, and when a slice may have a further GPU.
 	pending *signal.Signal
 
-	// saving is held while the GPUs that slices may have change, over the write of the file.
-	saving sync.Mutex
+	// saving is held while the GPUs that slices may have change, over the write of the file. unsaved is true while the file does not have
+	// them; the next read of the slices writes it again.
+	saving  sync.Mutex
+	unsaved bool
 
 	mu   sync.Mutex
 	gpus map[gpu.UUID]*state
@@ -239,7 +241,7 @@ func (g *Gate) Read() (seen func(gpus []gpu.UUID)) {
 	return func(gpus []gpu.UUID) {
 		g.saving.Lock()
 		defer g.saving.Unlock()
-		if g.take(gpus, func() bool { return quiet && g.begun == begun }) {
+		if g.take(gpus, func() bool { return quiet && g.begun == begun }) || g.unsaved {
 			g.save()
 		}
 	}
@@ -306,7 +308,7 @@ func (g *Gate) published() []gpu.UUID {
 func (g *Gate) save() bool {
 	list := g.Published()
 	err := g.file().Save(list)
-	if err != nil {
+	if g.unsaved = err != nil; g.unsaved {
 		err = fmt.Errorf("%w; no further GPU is published for claims", err)
 		g.deps.Report(fileSource, gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error()})
 		return false

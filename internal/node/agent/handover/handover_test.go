@@ -272,6 +272,18 @@ func TestStart(t *testing.T) {
 	want(t, "the list without an API server", listed(none.Advertise(by("GPU-a"))), "GPU-b", "GPU-c")
 }
 
+// TestUnwritable: what could not be written is written at a later read of the slices.
+func TestUnwritable(t *testing.T) {
+	w := newWorld(t)
+	g := w.open()
+	w.fault = func(statefile.Step) error { return errors.New("no space left on device") }
+	g.Read()([]gpu.UUID{"GPU-b"})
+	w.fault = nil
+	want(t, "the list of the next agent", listed(w.open().Advertise(by())), "GPU-a", "GPU-b", "GPU-c")
+	g.Read()([]gpu.UUID{"GPU-b"})
+	want(t, "the list of the next agent", listed(w.open().Advertise(by())), "GPU-a", "GPU-c")
+}
+
 func statefileDamage(g *Gate) error {
 	return g.file().Write([]byte("{"))
 }

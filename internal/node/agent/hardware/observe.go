@@ -33,5 +33,13 @@ func (o Observed) Doing() (id gpu.UUID, call string) {
 	return "", ""
 }
 
+// Past returns the events of this boot, and the last record of the kernel log, if the vendor can tell.
+func (o Observed) Past() (events []gpu.Event, last uint64) {
+	if v, ok := o.Vendor.(interface{ Past() ([]gpu.Event, uint64) }); ok {
+		return v.Past()
+	}
+	return nil, 0
+}
+
 // OnBus returns how many GPUs of the configured vendor the machine has, with or without a driver. It reads sysfs.
 func (m Machine) OnBus() int { return nvidia.CountOnBus(m.Roots) }

@@ -6,7 +6,7 @@
 //
 // What wakes it: Replaced, which the hardware adapter calls. What it writes: the path of the file, to library.json in
 // the state directory, before the agent ends. It waits for nothing else; while that file cannot be written the agent
-// continues to run. It must not import the agent or another package below it.
+// continues to run, and tries again. It must not import the agent or another package below it.
 package library
 
 import (
@@ -14,6 +14,9 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
@@ -26,6 +29,7 @@ type Deps struct {
 	StateDir string
 	// BootID invalidates a file of an earlier boot.
 	BootID string
+	Clock  clock.Clock
 	Log    *slog.Logger
 }
 
@@ -33,6 +37,7 @@ type Deps struct {
 type Watch struct {
 	file     statefile.File[string]
 	replaced chan string
+	clock    clock.Clock
 	log      *slog.Logger
 }
 
@@ -43,7 +48,7 @@ func New(deps Deps) *Watch {
 			Path: filepath.Join(deps.StateDir, fileName), What: "the driver library for which the agent restarted",
 			Format: "library", Version: 1, BootID: deps.BootID,
 		},
-		replaced: make(chan string, 1), log: deps.Log,
+		replaced: make(chan string, 1), clock: deps.Clock, log: deps.Log,
 	}
 }
 
@@ -59,36 +64,47 @@ func (w *Watch) Replaced(file string) {
 // Run returns an error, which ends the agent, when a new process would open another library. It returns nil when ctx
 // ends.
 func (w *Watch) Run(ctx context.Context) error {
+	file := ""
+	var retry statefile.Retry
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case file := <-w.replaced:
-			if err := w.end(file); err != nil {
-				return err
-			}
+		case file = <-w.replaced:
+			retry.Reset()
+		case <-again:
+		}
+		unsaved, err := w.end(file)
+		if err != nil {
+			return err
+		}
+		again = nil
+		if unsaved {
+			again = w.clock.After(retry.Next())
 		}
 	}
 }
 
-// end returns the error that ends the agent for a file, or nil when the agent has to keep running.
-func (w *Watch) end(file string) error {
+// end returns the error that ends the agent for a file, or nil when the agent has to keep running; unsaved is true when that is so because
+// the record cannot be read or written now. After a damaged record it is not: the agent might end for the same file again and again.
+func (w *Watch) end(file string) (unsaved bool, err error) {
 	before, result := w.file.Load()
-	err := result.Err
+	err = result.Err
 	if !result.Lost() {
 		if before == file {
 			w.log.Error("Driver library was replaced, and the agent has restarted for this file before", "library", file,
 				"fix", "reload the kernel module or reboot the node, so that both are of one version")
-			return nil
+			return false, nil
 		}
 		err = w.file.Save(file)
 	}
 	if err != nil {
 		w.log.Error("Driver library was replaced; the agent keeps the old one, since it cannot record a restart",
 			"library", file, "error", err, "fix", "restart the agent's pod")
-		return nil
+		return !result.Lost() || result.State == statefile.Unreadable, nil
 	}
-	return fmt.Errorf("the driver was upgraded while the agent ran: the agent ends, so that a new process opens %s; pods keep their GPUs",
+	return false, fmt.Errorf("the driver was upgraded while the agent ran: the agent ends, so that a new process opens %s; pods keep their GPUs",
 		file)
 }
 

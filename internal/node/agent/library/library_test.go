@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/utils/clock"
 )
 
 // run starts a Watch as a new agent does and reports a file twice.
@@ -17,7 +19,7 @@ func run(t *testing.T, dir, boot, file string) (logged string, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var log bytes.Buffer
-	w := New(Deps{StateDir: dir, BootID: boot, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := New(Deps{StateDir: dir, BootID: boot, Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	w.Replaced(file)
 	w.Replaced(file) // never blocks
 	err = w.Run(ctx)
@@ -65,6 +67,24 @@ func TestReplacedWithoutRecord(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRecordedLater: the record is written again until that succeeds; then the agent ends.
+func TestRecordedLater(t *testing.T) {
+	dir := t.TempDir()
+	blocked := filepath.Join(dir, "state")
+	write(t, blocked, "a file")
+	synctest.Test(t, func(t *testing.T) {
+		time.AfterFunc(30*time.Second, func() {
+			if err := os.Remove(blocked); err != nil {
+				t.Error(err)
+			}
+		})
+		began := time.Now()
+		if _, err := run(t, blocked, "boot", "/lib/libnvidia-ml.so.580"); err == nil || time.Since(began) > time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
 }
 
 func write(t *testing.T, path, text string) {

@@ -129,7 +129,7 @@ func (s *Syncer) wanted() *migwants.Plan {
 
 // inputs returns what the wanted layouts follow from.
 func (s *Syncer) inputs(by configwatch.State) migwants.Inputs {
-	return migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting, TurnedOn: s.deps.Modes.get()}
+	return migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting || by.Pending, TurnedOn: s.deps.Modes.get()}
 }
 
 // Computed returns how often the wanted layouts were computed.
@@ -167,7 +167,7 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing map[gpu.UUID]string,
 // when both APIs would serve a resource name because of them.
 func (s *Syncer) Layouts(by *v1alpha1.AgentConfig) (repartitioned map[gpu.UUID]bool, twoAPIs error) {
 	now := s.deps.Config.Current()
-	now.Config, now.Waiting = by, false
+	now.Config, now.Waiting, now.Pending = by, false, false
 	plan := migwants.Compute(s.inputs(now))
 	return plan.Differing, plan.TwoAPIs
 }
@@ -234,7 +234,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile makes one attempt. It reports whether all GPUs are as wanted and the label shows it.
+// reconcile makes one attempt. It reports whether all GPUs are as wanted, and the label and the file of modes show it.
 func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	defer s.rounds.Begin()()
 	s.deps.Modes.take(s.deps.Ledger.Writes())
@@ -256,7 +256,7 @@ func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	s.deps.Settle()
 	s.deps.Resume(changing(statuses))
 	written := s.label.update(ctx, plan, plan.Static(statuses))
-	return written && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
+	return written && s.deps.Modes.isSaved() && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
 }
 
 // changing returns the GPUs whose change is under way.

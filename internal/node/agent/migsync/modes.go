@@ -99,6 +99,9 @@ func (m *Modes) ended(plan *migwants.Plan, statuses []migapply.Status) {
 	m.set(list)
 }
 
+// isSaved reports whether the file has the list, as far as it is this agent's to write.
+func (m *Modes) isSaved() bool { return m.saved || !m.writes }
+
 // set replaces the list, in memory also when it cannot be written.
 func (m *Modes) set(list []gpu.UUID) {
 	if !m.writes {

@@ -168,7 +168,9 @@ func TestModesFile(t *testing.T) {
 	w.writes = true
 	w.scan(func(s *gpu.Snapshot) { s.GPUs[0].MIG.Enabled = false })
 	w.fault = func(statefile.Step) error { return errors.New("no space left on device") }
-	w.attempt(t)
+	if w.attempt(t); w.deps.Modes.isSaved() {
+		t.Error("the file counts as written, so no attempt follows")
+	}
 	if codes := w.reports(modesSource); !slices.Equal(codes, []string{"STATE_UNWRITABLE"}) || !w.snapshot.GPUs[0].MIG.Enabled {
 		t.Errorf("a disk that is full: %v; MIG is on: %v", codes, w.snapshot.GPUs[0].MIG.Enabled)
 	}

@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +35,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/openers"
 	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
 const (
@@ -107,7 +107,12 @@ var errResetting = errors.New("another GPU of this node is being reset; try agai
 
 // lock acquires the lock of the node. Calling unlock or the end of the process releases it.
 func (r *Resetter) lock() (unlock func(), err error) {
-	file, err := os.OpenFile(filepath.Join(r.deps.Dir, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	folder, err := os.OpenRoot(r.deps.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock resets: %w", err)
+	}
+	defer folder.Close()
+	file, err := statefile.OpenRegular(folder, LockFile)
 	if err != nil {
 		return nil, fmt.Errorf("lock resets: %w", err)
 	}

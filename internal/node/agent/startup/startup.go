@@ -1,12 +1,12 @@
 // Package startup is the order in which an agent starts to act on its node.
 //
 // It guarantees that the claims that the kubelet lists as prepared are in the ledger before the ledger is compared with the node; that
-// nothing is settled before the MIG layout is known, since GPUs that are to be partitioned would be advertised whole; that of two agents
-// during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its DRA driver,
-// and takes it over then; and that the MPS daemons are known before anything that names them is written.
+// nothing is settled before the configuration and the MIG layout are known, since devices would be advertised by those of before; that of
+// two agents during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its
+// DRA driver, and takes it over then; and that the MPS daemons are known before anything that names them is written.
 //
-// What it waits for: the first scan of the hardware; the kubelet's record of claims; the layout, as long as the API server may have it; and
-// its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
+// What it waits for: the first scan of the hardware; the kubelet's record of claims; configuration and layout, as long as the API server
+// may have them; and its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
 package startup
 
 import (
@@ -55,9 +55,9 @@ type Deps struct {
 	Ledger  Ledger
 	// Claims is nil without an API server.
 	Claims Claims
-	// Look compares the ledger with the node; AwaitLayout returns when the MIG layout is known, or the devices were settled before; Begin
-	// settles them, when the gate of the node lets them be advertised.
-	Look, AwaitLayout, Begin func(context.Context)
+	// Look compares the ledger with the node; AwaitConfig returns when the configuration for this hardware is known, and the MIG layout or
+	// that the devices were settled before; Begin settles them, when the gate of the node lets them be advertised.
+	Look, AwaitConfig, Begin func(context.Context)
 	// Daemons reads which MPS daemons run.
 	Daemons func(context.Context)
 	// Settled is set when the DRA driver may be served, and Compared when all that acts on the node may run.
@@ -79,7 +79,7 @@ func Run(ctx context.Context, deps Deps) {
 		deps.takeOver(ctx)
 	}
 	deps.look(ctx)
-	deps.AwaitLayout(ctx)
+	deps.AwaitConfig(ctx)
 	deps.Begin(ctx)
 	deps.Settled.Set()
 	if !deps.Ledger.Writes() {

@@ -95,7 +95,7 @@ func TestRun(t *testing.T) {
 				n.registered = signal.NewReady()
 				scanned := make(chan struct{})
 				deps := Deps{
-					Scanned: scanned, Ledger: n, Claims: n, Look: func(context.Context) { n.step("look") }, AwaitLayout: func(context.Context) { n.step("layout") },
+					Scanned: scanned, Ledger: n, Claims: n, Look: func(context.Context) { n.step("look") }, AwaitConfig: func(context.Context) { n.step("layout") },
 					Begin: func(context.Context) { n.step("begin") }, Daemons: func(context.Context) { n.step("daemons") },
 					Settled: signal.NewReady(), Compared: signal.NewReady(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 					Report: func(source string, problems ...gpu.Cause) { n.problems = len(problems) },
@@ -146,7 +146,7 @@ func TestDriverIsServedFirst(t *testing.T) {
 		close(scanned)
 		nothing := func(context.Context) {}
 		deps := Deps{
-			Scanned: scanned, Ledger: n, Claims: n, Look: nothing, AwaitLayout: nothing, Begin: func(context.Context) {}, Daemons: nothing,
+			Scanned: scanned, Ledger: n, Claims: n, Look: nothing, AwaitConfig: nothing, Begin: func(context.Context) {}, Daemons: nothing,
 			Settled: signal.NewReady(), Compared: signal.NewReady(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 			Report: func(string, ...gpu.Cause) {},
 		}

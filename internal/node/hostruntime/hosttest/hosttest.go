@@ -186,10 +186,9 @@ func (h *Host) process(pid, where string, argv []string) error {
 
 // container makes a container of a pod: its process, its cgroup and its bundle.
 func (h *Host) container(pid, dir string) error {
-	spec := fmt.Sprintf(`{"ociVersion": "1.2.0", "process": {"env": ["BERTH_DEVICES_NVIDIA_COM_GPU=GPU-1"]}, "annotations": {
- "io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-name": "train", "io.kubernetes.cri.sandbox-namespace": "default",
- "io.kubernetes.cri.container-name": "cuda", "io.kubernetes.cri.sandbox-uid": %q}}`, PodUID)
-	errs := []error{h.process(pid, "pod", []string{"/bin/train"}), h.write(filepath.Join(dir, specIn(dir)), spec)}
+	name, annotations := specIn(dir)
+	spec := fmt.Sprintf(`{"ociVersion": "1.2.0", "process": {"env": ["BERTH_DEVICES_NVIDIA_COM_GPU=GPU-1"]}, "annotations": {%s}}`, annotations)
+	errs := []error{h.process(pid, "pod", []string{"/bin/train"}), h.write(filepath.Join(dir, name), spec)}
 	cgroup := "sys/fs/cgroup"
 	for part := range strings.SplitSeq(slice, "/") {
 		cgroup = filepath.Join(cgroup, part)
@@ -198,12 +197,15 @@ func (h *Host) container(pid, dir string) error {
 	return errors.Join(append(errs, h.write(filepath.Join(cgroup, "cgroup.procs"), pid+"\n"))...)
 }
 
-// specIn is the path of the container's OCI spec in a directory of bundles.
-func specIn(dir string) string {
+// specIn is the path of the container's OCI spec in a directory of bundles, and its annotations. CRI-O's are those of a pod that
+// has tried to name its container by containerd's.
+func specIn(dir string) (name, annotations string) {
 	if strings.HasSuffix(dir, "-containers") {
-		return filepath.Join(ContainerID, "userdata", "config.json")
+		return filepath.Join(ContainerID, "userdata", "config.json"), `"io.kubernetes.cri.container-type": "sandbox", "io.kubernetes.cri.container-name": "other",
+ "io.kubernetes.cri-o.ContainerType": "container", "io.kubernetes.pod.name": "train", "io.kubernetes.pod.namespace": "default", "io.kubernetes.container.name": "cuda"`
 	}
-	return filepath.Join(ContainerID, "config.json")
+	return filepath.Join(ContainerID, "config.json"), fmt.Sprintf(`"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-name": "train",
+ "io.kubernetes.cri.sandbox-namespace": "default", "io.kubernetes.cri.container-name": "cuda", "io.kubernetes.cri.sandbox-uid": %q`, PodUID)
 }
 
 // serve listens on a socket. A runtime's answers with its name and version.
