@@ -76,7 +76,7 @@ const bindTime = 2 * time.Second
 func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
 	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
 	if pod.Spec.ActiveDeadlineSeconds != nil {
-		who.ends, _ = endOf(pod, r.clock.Now().Add(bindTime))
+		who.ends, _ = endOf(pod, r.server.now().Add(bindTime))
 	}
 	return who
 }
@@ -115,7 +115,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	p.gangs.mu.Lock()
 	defer p.gangs.mu.Unlock()
-	name, of, lacks := p.gangs.holds.lacks(node, &c.seeker, p.gangs.clock.Now())
+	name, of, lacks := p.gangs.holds.lacks(node, &c.seeker, p.gangs.server.now())
 	if !lacks {
 		return nil
 	}

@@ -104,7 +104,7 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 	if r.reserving == nil && len(r.evictions) == 0 && r.holds.count.Load() == 0 {
 		return nil
 	}
-	now := r.clock.Now()
+	now := r.server.now()
 	who := together(r.build(g).Members, now)
 	who.key, who.priority = g.key, g.priority()
 	return r.holds.leftOn(nodes, &who, now)
@@ -114,8 +114,8 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 func (r *registry) against(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.clock.Now()
-	r.holds.expire(now)
+	r.holds.expire(r.clock.Now())
+	now := r.server.now()
 	who := together(pods, now)
 	return r.holds.others(&who), r.holds.leftOn(nodes, &who, now)
 }

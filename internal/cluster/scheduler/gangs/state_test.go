@@ -40,7 +40,13 @@ func newWorld() *world {
 
 // newStandby returns the registry of a scheduler that has run no scheduling cycle.
 func newStandby() *world {
-	c := clocktesting.NewFakeClock(start)
+	w := worldAt(clocktesting.NewFakeClock(start))
+	w.server.learn(start)
+	return w
+}
+
+// worldAt returns the registry of a scheduler that has not read the API server's clock.
+func worldAt(c *clocktesting.FakeClock) *world {
 	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c, map[types.UID]bool{}}
 	w.serve("berth-scheduler")
 	return w
