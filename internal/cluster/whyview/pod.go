@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
@@ -64,6 +66,19 @@ func messageOf(p *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// reservedOf returns what a scheduler has said about a pod of places that are reserved for a gang; nil for nothing.
+func reservedOf(p *corev1.Pod) *why.Reserved {
+	r, found := gangplan.ReservedIn(messageOf(p))
+	if !found {
+		return nil
+	}
+	made := &why.Reserved{Gang: r.Gang, Priority: r.Priority, Until: r.Until.UTC().Format(time.RFC3339)}
+	if !r.Before.IsZero() {
+		made.Before = r.Before.UTC().Format(time.RFC3339)
+	}
+	return made
 }
 
 // notJudged names the rules that a pod uses and which are not evaluated.

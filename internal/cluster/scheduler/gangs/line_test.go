@@ -282,6 +282,35 @@ func TestReservationText(t *testing.T) {
 	}
 }
 
+// TestBesides: a gang that does not fit beside what is reserved for another one says so, with the time.
+func TestBesides(t *testing.T) {
+	soon := running("soon", 8, deadline(300))
+	tests := map[string]struct {
+		priority int32
+		want     string
+	}{
+		"of the same priority": {0, "too small; places are reserved for gang ml/a until 2026-11-24T12:05:30Z, except for pods of a priority above 0 and pods that end before 2026-11-24T12:05:00Z"},
+		"of a higher priority": {1, "too small"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := one("a", 0), one("b", test.priority)
+			w.set(a)
+			w.set(b)
+			w.refuse(t, a, soon)
+			w.clock.Step(time.Minute)
+			w.refuse(t, a, soon)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			q := &question{key: w.of(b).key, view: w.build(w.of(b)), short: true, left: map[string]v1.ResourceList{"n0": nil}}
+			if _, got := w.answer(w.of(b), b, q, nil, "too small"); got != test.want {
+				t.Errorf("got %q; want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // TestPreemptions checks which pods the keeper ends, and when a gang can end others.
 func TestPreemptions(t *testing.T) {
 	w := newWorld()

@@ -201,6 +201,9 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
 	if text != "" {
+		if len(q.left) > 0 {
+			text += r.besides(g)
+		}
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
 		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
 		if q.pause > 0 {

@@ -275,3 +275,28 @@ func count(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
+
+// keeps says for whom a place is held, in words that follow what is held. The caller holds the lock.
+func (r *registry) keeps(held *hold) string {
+	if held.reservation == nil {
+		return "held for gang " + held.gang.String()
+	}
+	until, _ := r.server.at(held.reservation.until)
+	return gangplan.Reserved{Gang: held.gang.String(), Priority: held.priority, Until: until, Before: held.reservation.start}.String()
+}
+
+// besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is. The caller
+// holds the lock.
+func (r *registry) besides(g *gang) string {
+	places := func(yield func(*hold) bool) {
+		for _, held := range r.holds.byPod {
+			if held.reservation != nil && !yield(held) {
+				return
+			}
+		}
+	}
+	if held := firstOf(places, &seeker{key: g.key, priority: g.priority()}); held != nil {
+		return "; places are " + r.keeps(held)
+	}
+	return ""
+}

@@ -134,8 +134,8 @@ func TestReserved(t *testing.T) {
 				who.priority = 1
 			}
 			who.amounts = amountsOf(running("new", test.gpus))
-			got, _, lacks := h.lacks(node, &who, start)
-			if lacks && got == "" {
+			got, held := h.lacks(node, &who, start)
+			if held != nil && got == "" {
 				got = "devices"
 			}
 			if string(got) != test.want {

@@ -14,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
@@ -131,7 +132,8 @@ func (s *streamed) fill(t *testing.T, runs func(pod int) time.Duration) {
 			if _, status := s.plugin.PreFilter(t.Context(), state, p, nil); !status.IsSuccess() && !status.IsSkip() {
 				t.Fatal(status)
 			}
-			if !s.plugin.Filter(t.Context(), state, p, n).IsSuccess() {
+			if status := s.plugin.Filter(t.Context(), state, p, n); !status.IsSuccess() {
+				s.says(t, status.Message())
 				break
 			}
 			p = p.DeepCopy()
@@ -142,6 +144,15 @@ func (s *streamed) fill(t *testing.T, runs func(pod int) time.Duration) {
 			n.pods, n.generation = append(slices.Clone(n.pods), p), s.generation
 			s.created++
 		}
+	}
+}
+
+// says checks what a pod is told that is kept from reserved places: tools read it.
+func (s *streamed) says(t *testing.T, message string) {
+	t.Helper()
+	want := gangplan.Reserved{Gang: "ml/train", Until: s.train().reservation.until}
+	if got, found := gangplan.ReservedIn(message); !found || got != want {
+		t.Fatalf("it says %q; want %+v", message, want)
 	}
 }
 
