@@ -81,7 +81,7 @@ type Node struct {
 	Blocks []Block
 	// Others are its other resources, by name.
 	Others map[string]Other
-	// Silent are entries of GPUs which work, but which the node does not offer because its agent does not run.
+	// Silent are entries of GPUs which work, but which the node does not offer: its agent does not run, or has just changed them.
 	Silent []int
 	// Layouts are MIG devices that its GPUs do not have, but could have.
 	Layouts []Layout
