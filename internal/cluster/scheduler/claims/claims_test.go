@@ -21,7 +21,9 @@ type manager struct {
 
 func (m *manager) ResourceSlices() fwk.ResourceSliceLister { return m }
 
-func (m *manager) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) { return m.list, nil }
+func (m *manager) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	return m.list, nil
+}
 
 // TestSlicesGone: of 10,000 ResourceSlices of replaced nodes, which have 10,000 names, no memory is kept.
 func TestSlicesGone(t *testing.T) {
