@@ -61,8 +61,10 @@ func (c *serverClock) own(said time.Time) time.Time {
 }
 
 const (
-	// clockEvery is the time between two readings of the API server's clock, clockTime how long one can take.
+	// clockEvery is the time between two readings of the API server's clock, clockAgain that after one that has failed, and clockTime how
+	// long one can take.
 	clockEvery = time.Minute
+	clockAgain = 5 * time.Second
 	clockTime  = 2 * time.Second
 )
 
@@ -99,7 +101,7 @@ func serverTime(ctx context.Context, client kubernetes.Interface, c clock.Passiv
 	return at, nil
 }
 
-// readClock reads the API server's clock from time to time, and at each look while that fails.
+// readClock reads the API server's clock from time to time.
 func (k *keeper) readClock(ctx context.Context) {
 	now := k.clock.Now()
 	if now.Before(k.clockAt) {
@@ -110,7 +112,7 @@ func (k *keeper) readClock(ctx context.Context) {
 		if !k.clockFailed {
 			klog.FromContext(ctx).Error(err, "Cannot read the clock of the API server: gangs that another scheduler has bound in part are not released until it is known")
 		}
-		k.clockFailed = true
+		k.clockAt, k.clockFailed = now.Add(clockAgain), true
 		return
 	}
 	k.gangs.server.learn(said)
