@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,11 +73,7 @@ func reservedOf(p *corev1.Pod) *why.Reserved {
 	if !found {
 		return nil
 	}
-	made := &why.Reserved{Gang: r.Gang, Priority: r.Priority, Until: r.Until.UTC().Format(time.RFC3339)}
-	if !r.Before.IsZero() {
-		made.Before = r.Before.UTC().Format(time.RFC3339)
-	}
-	return made
+	return &why.Reserved{Gang: r.Gang, Priority: r.Priority, Until: r.Until, Before: r.Before}
 }
 
 // notJudged names the rules that a pod uses and which are not evaluated.

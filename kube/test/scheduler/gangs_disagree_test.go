@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestGangDisagree: where a Node offers fewer GPUs than its GPUNode lists, a gang gets those that are offered, and the others as soon as the
-// Node offers them.
+// TestGangDisagree: where a Node offers fewer GPUs than its GPUNode lists, a gang gets those that are offered, and the others as soon as
+// the Node offers them.
 func TestGangDisagree(t *testing.T) {
 	offer := func(t *testing.T, l *lab, gpus int64) {
 		t.Helper()

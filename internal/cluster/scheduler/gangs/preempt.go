@@ -126,14 +126,7 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 		}
 		return ""
 	}
-	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
-	for _, ended := range found.Pods {
-		res.awaited[ended.UID] = ended.Spec.NodeName
-	}
-	if !found.preempts {
-		res.start = r.lastEnd(found.Pods)
-		res.until = r.server.own(res.start).Add(r.limits.Overdue)
-	}
+	res := r.reservationOf(found, now)
 	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
 		old.made = now
 		return g.reason(g.refused.text)
@@ -147,6 +140,19 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 	}
 	res.text = r.starts(res, found.Pods)
 	return g.reason(g.refused.text)
+}
+
+// reservationOf returns the reservation for a way, without its places. It lasts until the pods should have ended, as far as that is known.
+func (r *registry) reservationOf(found *way, now time.Time) *reservation {
+	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
+	for _, ended := range found.Pods {
+		res.awaited[ended.UID] = ended.Spec.NodeName
+	}
+	if !found.preempts {
+		res.start = r.lastEnd(found.Pods)
+		res.until = r.server.own(res.start).Add(r.limits.Overdue)
+	}
+	return res
 }
 
 // earlier tells whether a start is before another one, where zero is a start that is not known.

@@ -205,6 +205,12 @@ func (res *reservation) over(h *holds, c cluster) bool {
 	return true
 }
 
+// ends returns when a reservation ends by itself, by the API server's clock.
+func (r *registry) ends(res *reservation) string {
+	until, _ := r.server.at(res.until)
+	return until.UTC().Format(time.RFC3339)
+}
+
 // cluster is what the scheduler knows of nodes: whether pods can be placed on one at all, and whether a pod is there that may end.
 type cluster interface {
 	usable(node string) bool
@@ -246,8 +252,7 @@ func (g *gang) reason(text string) string {
 
 // starts says when a gang with a reservation starts, for the pods that have to end.
 func (r *registry) starts(res *reservation, pods []*v1.Pod) string {
-	until, _ := r.server.at(res.until)
-	places := "places on " + count(res.nodes, "node") + " are reserved for it until " + until.UTC().Format(time.RFC3339) + ", and it starts "
+	places := "places on " + count(res.nodes, "node") + " are reserved for it until " + r.ends(res) + ", and it starts "
 	if !res.preempts && !res.start.IsZero() {
 		return places + "at the latest at " + res.start.UTC().Format(time.RFC3339)
 	}
@@ -281,8 +286,11 @@ func (r *registry) keeps(held *hold) string {
 	if held.reservation == nil {
 		return "held for gang " + held.gang.String()
 	}
-	until, _ := r.server.at(held.reservation.until)
-	return gangplan.Reserved{Gang: held.gang.String(), Priority: held.priority, Until: until, Before: held.reservation.start}.String()
+	made := gangplan.Reserved{Gang: held.gang.String(), Priority: held.priority, Until: r.ends(held.reservation)}
+	if start := held.reservation.start; !start.IsZero() {
+		made.Before = start.UTC().Format(time.RFC3339)
+	}
+	return made.String()
 }
 
 // besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is. The caller

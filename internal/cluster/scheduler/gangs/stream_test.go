@@ -150,7 +150,7 @@ func (s *streamed) fill(t *testing.T, runs func(pod int) time.Duration) {
 // says checks what a pod is told that is kept from reserved places: tools read it.
 func (s *streamed) says(t *testing.T, message string) {
 	t.Helper()
-	want := gangplan.Reserved{Gang: "ml/train", Until: s.train().reservation.until}
+	want := gangplan.Reserved{Gang: "ml/train", Until: s.train().reservation.until.Format(time.RFC3339)}
 	if got, found := gangplan.ReservedIn(message); !found || got != want {
 		t.Fatalf("it says %q; want %+v", message, want)
 	}
@@ -173,7 +173,7 @@ func (s *streamed) try(t *testing.T, p *v1.Pod) bool {
 // upTo6 is how long a pod of the stream runs: one to six minutes.
 func upTo6(pod int) time.Duration { return time.Duration(60+pod*37%301) * time.Second }
 
-// TestStream: a gang of all 32 GPUs starts within 2 hours under an endless stream of small pods of which nobody knows when they end, and
+// TestStream: a gang of all 32 GPUs starts within 2 hours under an endless stream of small pods of which it is not known when they end, and
 // where one of them never ends the others run nearly as if there was no gang.
 func TestStream(t *testing.T) {
 	tests := map[string]struct {

@@ -30,8 +30,8 @@ type nothing struct{ fwk.Resource }
 func (nothing) GetMilliCPU() int64 { return 0 }
 func (nothing) GetMemory() int64   { return 0 }
 
-// TestNodesGone: of 10,000 nodes that come and go with their GPUNodes, of the pods that were predicted to run on them, and of the label keys
-// of gangs, nothing is kept.
+// TestNodesGone: of 10,000 nodes that come and go with their GPUNodes, of the pods that were predicted to run on them, and of the label
+// keys of gangs, nothing is kept.
 func TestNodesGone(t *testing.T) {
 	m := New(Deps{})
 	for round := range 20 {
