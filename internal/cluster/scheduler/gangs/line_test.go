@@ -282,6 +282,26 @@ func TestReservationText(t *testing.T) {
 	}
 }
 
+// TestTurnWakes: a gang that had no turn is planned again by itself, while nothing happens in the cluster.
+func TestTurnWakes(t *testing.T) {
+	w := newWorld()
+	w.set(one("a", 0))
+	for _, wait := range []time.Duration{time.Minute, 5*time.Minute + time.Second, 0} {
+		w.refuse(t, one("a", 0), running("x", 8))
+		w.clock.Step(wait)
+		w.look()
+	}
+	w.look()
+	w.clock.Step(time.Minute - time.Second)
+	if tried, _ := w.look(); tried != "" {
+		t.Error("it is planned again at once")
+	}
+	w.clock.Step(time.Second)
+	if tried, _ := w.look(); tried != "a-0" {
+		t.Errorf("%q is planned again; want a-0", tried)
+	}
+}
+
 // TestBesides: a gang that does not fit beside what is reserved for another one says so, with the time.
 func TestBesides(t *testing.T) {
 	soon := running("soon", 8, deadline(300))

@@ -196,6 +196,57 @@ func TestServerTime(t *testing.T) {
 	}
 }
 
+// client is a handle with a client.
+type client struct {
+	fwk.Handle
+	set kubernetes.Interface
+}
+
+func (c client) ClientSet() kubernetes.Interface { return c.set }
+
+// TestReadClock: the keeper reads the clock of the API server at first, again soon when that fails, and then once a minute.
+func TestReadClock(t *testing.T) {
+	w := worldAt(clocktesting.NewFakeClock(start.Add(10 * time.Minute)))
+	asked, said := 0, ""
+	server := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, _ *http.Request) {
+		asked++
+		answer.Header()["Date"] = nil
+		if said != "" {
+			answer.Header().Set("Date", said)
+		}
+	}))
+	defer server.Close()
+	set, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keeper{gangs: w.registry, handle: client{set: set}, clock: w.clock}
+	steps := []struct {
+		after time.Duration
+		said  string
+		asked int
+		known bool
+	}{
+		{0, "", 1, false},
+		{clockAgain - 1, start.Format(http.TimeFormat), 1, false},
+		{1, start.Format(http.TimeFormat), 2, true},
+		{clockEvery - 1, "", 2, true},
+		{1, "", 3, true},
+		{clockAgain, start.Add(clockEvery + clockAgain).Format(http.TimeFormat), 4, true},
+	}
+	for i, step := range steps {
+		w.clock.Step(step.after)
+		said = step.said
+		k.readClock(t.Context())
+		if _, known := w.server.at(w.clock.Now()); known != step.known || asked != step.asked {
+			t.Errorf("step %d: asked %d times, known %v; want %d and %v", i, asked, known, step.asked, step.known)
+		}
+	}
+	if behind := w.clock.Now().Sub(w.server.now()); (behind - 10*time.Minute).Abs() > 10*time.Second {
+		t.Errorf("the API server's clock is %v behind; want 10 minutes", behind)
+	}
+}
+
 // TestFinalizers: a pod that has ended but for its finalizers is waited for shortly, and no longer.
 func TestFinalizers(t *testing.T) {
 	ended := func(p *v1.Pod) {

@@ -178,16 +178,17 @@ func upTo6(pod int) time.Duration { return time.Duration(60+pod*37%301) * time.S
 func TestStream(t *testing.T) {
 	tests := map[string]struct {
 		runs   func(pod int) time.Duration
+		long   time.Duration
 		starts bool
 		least  float64 // of the GPUs are in use at the end of a second, on average
 	}{
-		"pods of up to 6 minutes": {upTo6, true, 0.8},
+		"pods of up to 6 minutes": {upTo6, 2 * time.Hour, true, 0.8},
 		"one never ends": {func(pod int) time.Duration {
 			if pod == 3 {
 				return 1000 * time.Hour
 			}
 			return upTo6(pod)
-		}, false, 0.8},
+		}, 65 * time.Minute, false, 0.8},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +204,7 @@ func TestStream(t *testing.T) {
 			}
 			var reserved []bool // by second
 			used, started := 0, time.Duration(-1)
-			for second := range 2 * 60 * 60 {
+			for second := range int(test.long / time.Second) {
 				s.end()
 				s.look()
 				s.fill(t, test.runs)

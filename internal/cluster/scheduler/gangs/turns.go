@@ -32,6 +32,7 @@ func (r *registry) takesTurn(g *gang, res *reservation, now time.Time) bool {
 		if again := now.Add(r.limits.Hopeless); again.Before(begins) {
 			g.hopeless = again
 		}
+		g.wakeAt(g.hopeless)
 		return false
 	}
 	r.turn, res.until = begins, ends
