@@ -73,3 +73,16 @@ func TestWaitReasons(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitReasonsGone: of 10,000 pods that wait one after another, only the reasons of the last minute are kept.
+func TestWaitReasonsGone(t *testing.T) {
+	now := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
+	var w waitReasons
+	for i := range 10_000 {
+		w.end(now, map[string]*v1alpha1.Why{fmt.Sprint("ml/pod-", i): {}})
+		now = now.Add(time.Second)
+	}
+	if len(w.known) > int(keepReasons/time.Second)+1 {
+		t.Errorf("%d reasons are kept", len(w.known))
+	}
+}

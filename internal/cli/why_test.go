@@ -188,6 +188,29 @@ func TestWhySituations(t *testing.T) {
 	}
 }
 
+// TestWhyReserved: what the scheduler says of a reservation is part of the answer for a pod or a gang that fits.
+func TestWhyReserved(t *testing.T) {
+	const message = "0/4 nodes are available: 4 nvidia.com/gpu is reserved for gang ml/large until 2026-11-24T12:05:30Z, except for pods of a priority above 5"
+	const passes = " before that it places only pods of a priority above 5 there"
+	for _, path := range []string{"testdata/why/fits.yaml", "testdata/why/gang-fits.yaml"} {
+		for end, want := range map[string]string{
+			". preemption: 0/4 nodes are available.":          passes + ".",
+			" and pods that end before 2026-11-24T12:05:00Z.": passes + ", and those whose activeDeadlineSeconds end before 2026-11-24T12:05:00Z.",
+		} {
+			s := readSituation(t, path)
+			s.change(func(pod map[string]any) {
+				condition := map[string]any{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message + end}
+				_ = unstructured.SetNestedSlice(pod, []any{condition}, "status", "conditions")
+			})
+			got := s.ask(t)
+			begins, sentence := "Reserved\n", "now, but the scheduler has reserved places there for gang ml/large until 2026-11-24T12:05:30Z at the latest:"+want+"\n"
+			if !strings.HasPrefix(got, begins) || !strings.Contains(got, sentence) {
+				t.Errorf("%s: got\n%s\nwant %q and %q", path, got, begins, sentence)
+			}
+		}
+	}
+}
+
 // TestWhyBesideClasses: where device plugins serve the GPUs, the operator's DeviceClasses, whose extended resources have the same names, do
 // not change an answer, nor do ResourceSlices of nodes that offer GPUs by a device plugin.
 func TestWhyBesideClasses(t *testing.T) {

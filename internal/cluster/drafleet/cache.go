@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -29,11 +30,15 @@ func New(expressions int) *Converter {
 	return &Converter{compiled: cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: true}), slices: map[string]*slice{}}
 }
 
-// Forget removes what is known about a ResourceSlice that was deleted.
-func (c *Converter) Forget(name string) {
+// Keep forgets what is known about all ResourceSlices but these: each new one of a node has another name.
+func (c *Converter) Keep(list []*resourceapi.ResourceSlice) {
+	names := make(map[string]bool, len(list))
+	for _, kept := range list {
+		names[kept.Name] = true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.slices, name)
+	maps.DeleteFunc(c.slices, func(name string, _ *slice) bool { return !names[name] })
 }
 
 // slice is a ResourceSlice of one resourceVersion. The taints are not a part of it: DeviceTaintRules change them.

@@ -139,7 +139,7 @@ func TestRemembers(t *testing.T) {
 	}
 	for _, step := range steps {
 		if step.forget {
-			c.Forget("s")
+			c.Keep(nil)
 		}
 		names, err := picked(t.Context(), c, hopper, step.slice)
 		if err != nil || !slices.Equal(names, []string{step.want}) {

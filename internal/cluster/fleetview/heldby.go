@@ -36,7 +36,8 @@ func (v *View) HeldBy(uid string) []HeldEntry {
 	return list
 }
 
-// Silent returns the entries which the GPUNode says are healthy, and which the Node does not offer because its agent does not run.
+// Silent returns the entries which the GPUNode says are healthy, and which the Node does not offer: its agent does not run, or the two do
+// not agree for a moment.
 func (v *View) Silent() []int {
 	if v.hardware == nil || v.Counted {
 		return nil

@@ -3,6 +3,7 @@ package fleetview
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -85,6 +86,7 @@ func Build(in Input) View {
 	for i := range in.Pods {
 		v.predict(&in.Pods[i], reported[in.Pods[i].UID])
 	}
+	v.lessen(&in)
 	return v
 }
 
@@ -142,6 +144,45 @@ func (v *View) silence(in *Input) {
 	if len(silent) > 0 {
 		v.Note = fmt.Sprintf("the Node offers no %s, although its GPUNode lists healthy GPUs: the agent of the node does not run, or has just started", strings.Join(silent, ", "))
 	}
+}
+
+// lessen leaves as many devices of a resource as the Node offers where its GPUNode lists more: after a change one of them is older than the
+// other for a moment. Which devices the Node offers is not known, so that the last ones that are free count as gone.
+func (v *View) lessen(in *Input) {
+	listed := map[string]int64{}
+	for i := range v.Node.GPUs {
+		if g := &v.Node.GPUs[i]; g.Resource != ResourceOfClaims && g.State <= fleet.Degraded {
+			listed[g.Resource] += devices(g)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		quantity := in.Node.Status.Allocatable[corev1.ResourceName(name)]
+		excess := listed[name] - quantity.Value()
+		if excess <= 0 {
+			continue
+		}
+		v.Note = cmp.Or(v.Note, fmt.Sprintf("the Node offers %d %s, and its GPUNode lists %d: the smaller number counts until they agree", quantity.Value(), name, listed[name]))
+		for i := range slices.Backward(v.Node.GPUs) {
+			g := &v.Node.GPUs[i]
+			if g.Resource != name || g.State > fleet.Degraded || g.Unit == 0 {
+				continue
+			}
+			free := min(excess, int64(g.Free/g.Unit))
+			if excess -= free; free == devices(g) {
+				g.State = fleet.Gone
+			} else {
+				g.Free -= int32(free) * g.Unit
+			}
+		}
+	}
+}
+
+// devices returns how many devices of its resource an entry has.
+func devices(g *fleet.GPU) int64 {
+	if g.Size == 0 || g.Unit == 0 {
+		return 1
+	}
+	return int64(g.Size / g.Unit)
 }
 
 // predict places the requests of a pod: on the GPUs that it is reported to have, and the rest of them on those that it was or is predicted

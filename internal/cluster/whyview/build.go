@@ -121,7 +121,7 @@ func (b *builder) waiting() why.Pod {
 	p := b.pod
 	made := why.Pod{
 		Name: p.Namespace + "/" + p.Name, Requests: b.requests(p), Others: map[string]int64{string(corev1.ResourcePods): 1}, Stops: stops(p), Scheduler: schedulerOf(p),
-		NotJudged: notJudged(p), Message: messageOf(p),
+		NotJudged: notJudged(p), Message: messageOf(p), Reserved: reservedOf(p),
 	}
 	if !p.CreationTimestamp.IsZero() {
 		made.Created = p.CreationTimestamp.Unix()

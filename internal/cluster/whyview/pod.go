@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
@@ -64,6 +65,15 @@ func messageOf(p *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// reservedOf returns what a scheduler has said about a pod of places that are reserved for a gang; nil for nothing.
+func reservedOf(p *corev1.Pod) *why.Reserved {
+	r, found := gangplan.ReservedIn(messageOf(p))
+	if !found {
+		return nil
+	}
+	return &why.Reserved{Gang: r.Gang, Priority: r.Priority, Until: r.Until, Before: r.Before}
 }
 
 // notJudged names the rules that a pod uses and which are not evaluated.

@@ -30,6 +30,9 @@ func (o *Obstacle) text() string {
 	case Health:
 		return fmt.Sprintf("%d of its %d %s can be allocated (%s), the pod requests %d", o.Have, o.All, o.Key, o.broken(), o.Want)
 	case AgentDown:
+		if o.Have > 0 {
+			return fmt.Sprintf("it offers %d of its %d %s, the pod requests %d: its agent has just changed them, or does not run", o.Have, o.All, o.Key, o.Want)
+		}
 		return fmt.Sprintf("it offers no %s, because its agent does not run", o.Key)
 	case Contended:
 		return "the pod needs much memory bandwidth, and each free GPU has another such pod"

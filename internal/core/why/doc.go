@@ -2,7 +2,8 @@
 // which the pod would fit.
 //
 // It looks at a pod, the nodes and the pods on them as values, and decides with the predicates of internal/core/fleet and its own ones for
-// what has nothing to do with GPUs. It does not depend on what a scheduler says about the pod.
+// what has nothing to do with GPUs. It does not depend on what a scheduler says about the pod, but for one thing that only this knows:
+// which places are reserved for a gang.
 //
 // It guarantees
 //

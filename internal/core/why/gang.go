@@ -223,12 +223,15 @@ func (g *gangWorld) fitting(answer *Answer, r *asked) (Code, string) {
 	in := &g.in.Classes[0]
 	where := g.where(r)
 	var skipped []string
+	var reserved *Reserved
 	for c := range g.in.Classes {
-		skipped = append(skipped, g.in.Classes[c].Pod.NotJudged...)
+		skipped, reserved = append(skipped, g.in.Classes[c].Pod.NotJudged...), cmp.Or(reserved, g.in.Classes[c].Pod.Reserved)
 	}
 	switch {
 	case answer.If != "":
 		return Fits, fmt.Sprintf("The gang fits %s.", where)
+	case reserved != nil:
+		return Reserves, fmt.Sprintf("The gang fits %s now%s", where, reserved.sentence())
 	case len(skipped) > 0:
 		return Fits, fmt.Sprintf("The gang fits %s now as far as can be seen here; what is not checked: %s.", where, list(distinct(skipped), "and"))
 	case in.Pod.Unseen:

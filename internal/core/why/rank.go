@@ -24,6 +24,7 @@ const (
 // Fits, and the reasons for a whole cluster.
 const (
 	Fits        Code = "Fits"
+	Reserves    Code = "Reserved"
 	NoScheduler Code = "NoScheduler"
 	NoNodes     Code = "NoNodes"
 	NoGPUs      Code = "NoGPUs"

@@ -59,6 +59,9 @@ func (w *world) state(g *Group, names []string) string {
 	case Health:
 		return fmt.Sprintf("too few GPUs of %s are healthy: %d of %d %s can be allocated (%s), and it requests %d.", names[0], o.Have, o.All, o.Key, o.broken(), o.Want)
 	case AgentDown:
+		if o.Have > 0 {
+			return fmt.Sprintf("%s offers %d of its %d %s, although all are there, and it requests %d: the agent has just changed them, or does not run.", names[0], o.Have, o.All, o.Key, o.Want)
+		}
 		return fmt.Sprintf("%s %s no %s, although the GPUs are there: the agent of the node does not run.", who, plural(count, "offers", "offer"), o.Key)
 	case Many:
 		return fmt.Sprintf("it requests %d %s, and %s %s requests for more than one, as the GPUs are shared.", o.Want, o.Key, who, plural(count, "refuses", "refuse"))

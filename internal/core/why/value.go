@@ -40,6 +40,18 @@ type Pod struct {
 	NotJudged []string
 	// Message is what a scheduler has said about the pod. It is shown, and decides nothing.
 	Message string
+	// Reserved is what the scheduler has said of places that are reserved for a gang; nil for nothing.
+	Reserved *Reserved
+}
+
+// Reserved is a reservation of places for a gang.
+type Reserved struct {
+	Gang string
+	// Priority is that of the gang: pods of a higher one get the places.
+	Priority int32
+	// Until is when it ends at the latest, Before when pods have to end that get the places, empty where no end suffices; as Kubernetes
+	// writes times.
+	Until, Before string
 }
 
 // Stop is something that keeps schedulers from looking at a pod, or a pod from being created.
@@ -69,7 +81,7 @@ type Node struct {
 	Blocks []Block
 	// Others are its other resources, by name.
 	Others map[string]Other
-	// Silent are entries of GPUs which work, but which the node does not offer because its agent does not run.
+	// Silent are entries of GPUs which work, but which the node does not offer: its agent does not run, or has just changed them.
 	Silent []int
 	// Layouts are MIG devices that its GPUs do not have, but could have.
 	Layouts []Layout

@@ -192,6 +192,8 @@ func (in *Input) fitting(answer *Answer) (Code, string) {
 	}
 	text := fmt.Sprintf("The pod fits on %s now", where)
 	switch {
+	case in.Pod.Reserved != nil:
+		return Reserves, text + in.Pod.Reserved.sentence()
 	case len(in.Pod.NotJudged) > 0:
 		return Fits, text + " as far as can be seen here; what is not checked: " + list(in.Pod.NotJudged, "and") + "."
 	case in.Pod.Unseen:
@@ -200,6 +202,15 @@ func (in *Input) fitting(answer *Answer) (Code, string) {
 		return Fits, fmt.Sprintf("%s; it was created %d s ago.", text, max(0, in.Now-in.Pod.Created))
 	}
 	return Fits, fmt.Sprintf("%s; the scheduler %s has not assigned it yet.", text, in.Pod.Scheduler)
+}
+
+// sentence ends a sentence about what fits.
+func (r *Reserved) sentence() string {
+	text := fmt.Sprintf(", but the scheduler has reserved places there for gang %s until %s at the latest: before that it places only pods of a priority above %d there", r.Gang, r.Until, r.Priority)
+	if r.Before != "" {
+		text += ", and those whose activeDeadlineSeconds end before " + r.Before
+	}
+	return text + "."
 }
 
 // young is how long a pod may wait for a scheduler that does its work, in seconds.

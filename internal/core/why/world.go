@@ -306,7 +306,7 @@ func (w *world) lacking(n *Node, d *demand) Obstacle {
 	case s.all < d.want:
 		o.Code = FewGPUs
 	case s.usable < d.want && s.silent > 0:
-		o.Code = AgentDown
+		o.Code, o.Have = AgentDown, s.usable
 	case s.usable < d.want:
 		o.Code, o.Have = Health, s.usable
 	case s.free < d.want:

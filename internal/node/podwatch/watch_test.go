@@ -281,3 +281,25 @@ func TestParse(t *testing.T) {
 		})
 	}
 }
+
+// TestPodsGone: of 10,000 pods that come and go, static ones and their mirrors included, the last that have ended are known, and nothing
+// else is kept.
+func TestPodsGone(t *testing.T) {
+	w := New(Deps{NodeName: "node", Start: started, Log: slog.New(slog.DiscardHandler)})
+	for i := range 10_000 {
+		mirror := ""
+		if i%3 == 0 {
+			mirror = fmt.Sprintf("%032x", i)
+		}
+		made, err := transform(pod(fmt.Sprint("pod-", i), fmt.Sprint("uid-", i), "Running", mirror))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(made)
+		w.put(made)
+		w.drop(made)
+	}
+	if len(w.pods) > 0 || len(w.byUID) > 0 || len(w.ended) > maxEnded || len(w.endedOrder) > maxEnded {
+		t.Errorf("%d pods, %d UIDs and %d ended ones are kept", len(w.pods), len(w.byUID), len(w.ended))
+	}
+}

@@ -206,7 +206,8 @@ func (r *Reconciler) rest(ctx context.Context, node *v1alpha1.GPUNode, op *v1alp
 	if gone, err := r.cleanUp(ctx, op); err != nil || !gone {
 		return again(goneInterval, err)
 	}
-	if left := op.Status.NextAttempt.Sub(r.deps.Clock.Now()); left > 0 {
+	// Another operator, whose clock is ahead of this one's, may have written the time: it is at most a pause away.
+	if left := op.Status.NextAttempt.Sub(r.deps.Clock.Now()); left > 0 && left <= nodeop.Pause(op.Status.Attempt) {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if !due(node) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/nodeop"
 )
 
 // TestSuccess follows one validation, write by write.
@@ -105,6 +106,25 @@ func TestFailure(t *testing.T) {
 	w.outcomes = []string{""}
 	w.settle()
 	w.checkNothingLeft("Validated pod")
+}
+
+// TestOtherClock: the time of the next attempt may be that of an operator whose clock is ahead: the attempt is not made later for that.
+func TestOtherClock(t *testing.T) {
+	for back, want := range map[time.Duration]time.Duration{0: nodeop.Pause(1), time.Hour: 0} {
+		w := newWorld(t, held(), gpuStack())
+		w.outcomes = []string{"VALIDATE_CUDA", ""}
+		for range 20 {
+			w.must(nodeName)
+			w.act()
+		}
+		if w.pod() != nil || !strings.HasPrefix(w.status(), "Failed 1 ") {
+			t.Fatalf("got %s", w.status())
+		}
+		w.clock.SetTime(w.clock.Now().Add(-back))
+		if got := w.must(nodeName).RequeueAfter; got != want {
+			t.Errorf("with a clock that is %v behind, again after %v; want %v", back, got, want)
+		}
+	}
 }
 
 // TestFailedWaitsForFreeDevices: also when its time has come.

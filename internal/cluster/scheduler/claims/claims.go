@@ -146,6 +146,7 @@ func (s *Scorer) refresh() error {
 	}
 	if s.slices == nil || version.String() != s.version {
 		s.slices, s.version = drafleet.NewSlices(list), version.String()
+		s.converter.Keep(list)
 		clear(s.nodes)
 	}
 	return nil

@@ -76,7 +76,7 @@ const bindTime = 2 * time.Second
 func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
 	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
 	if pod.Spec.ActiveDeadlineSeconds != nil {
-		who.ends, _ = endOf(pod, r.clock.Now().Add(bindTime))
+		who.ends, _ = endOf(pod, r.server.now().Add(bindTime))
 	}
 	return who
 }
@@ -115,17 +115,18 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	p.gangs.mu.Lock()
 	defer p.gangs.mu.Unlock()
-	name, of, lacks := p.gangs.holds.lacks(node, &c.seeker, p.gangs.clock.Now())
-	if !lacks {
+	name, held := p.gangs.holds.lacks(node, &c.seeker, p.gangs.server.now())
+	if held == nil {
 		return nil
 	}
 	if !c.member && len(p.gangs.blocked) < mostBlocked {
 		p.gangs.blocked[pod.UID] = pod
 	}
-	if name == "" {
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("devices are reserved for gang %s", of))
+	what := "devices are"
+	if name != "" {
+		what = string(name) + " is"
 	}
-	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("%s is held for gang %s", name, of))
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, what+" "+p.gangs.keeps(held))
 }
 
 // PostFilter learns which nodes the other plugins refuse when they have refused that of the plan, and has the gang planned again. It ends

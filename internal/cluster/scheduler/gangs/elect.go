@@ -33,11 +33,12 @@ func (r *registry) elect() {
 
 // complete returns when a gang that can be placed had its least number of members first, as the creation of its members says; now where
 // that is not before.
-func complete(view *gangview.Gang, now time.Time) time.Time {
+func (r *registry) complete(view *gangview.Gang) time.Time {
 	members := slices.Clone(view.Members)
 	slices.SortFunc(members, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	least := min(max(1, gangplan.Least(view)), len(members))
-	if at := members[least-1].CreationTimestamp.Time; !at.IsZero() && at.Before(now) {
+	now, created := r.clock.Now(), members[least-1].CreationTimestamp
+	if at := r.server.own(created.Time); !created.IsZero() && at.Before(now) {
 		return at
 	}
 	return now

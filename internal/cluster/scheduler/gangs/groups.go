@@ -3,7 +3,7 @@ package gangs
 import (
 	"context"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -50,7 +50,7 @@ type follower struct {
 	gangs  *registry
 	wake   func([]*v1.Pod)
 	logger *slog.Logger
-	failed sync.Map // errors that were logged
+	failed atomic.Pointer[string] // the error that was logged last
 }
 
 // item is what is kept of a PodGroup.
@@ -81,12 +81,13 @@ func (f *follower) run(ctx context.Context) {
 	}, askAgain)
 }
 
-// log logs an error once; that a kind of PodGroups is not served is none.
+// log logs an error unless it did so last; that a kind of PodGroups is not served is none.
 func (f *follower) log(err error) {
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return
 	}
-	if _, logged := f.failed.LoadOrStore(err.Error(), true); !logged {
+	text := err.Error()
+	if last := f.failed.Swap(&text); last == nil || *last != text {
 		f.logger.Warn("cannot follow PodGroups: gangs that need them wait", "apiGroup", f.source.String(), "error", err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32) (list, terminating []gangplanner.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.clock.Now()
+	now := r.server.now()
 	units := map[string][]*v1.Pod{}
 	gangs := map[string]*gang{}
 	var deleted []*v1.Pod
@@ -31,7 +31,7 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 		for _, info := range node.GetPods() {
 			pod := info.GetPod()
 			if pod.DeletionTimestamp != nil {
-				if endsSoon(pod, now) {
+				if endsSoon(pod, now) && !r.stuck(pod.UID) {
 					deleted = append(deleted, pod)
 				}
 				continue
@@ -98,7 +98,7 @@ func deletedUnits(pods []*v1.Pod) []unit {
 }
 
 // floor is the lowest priority of the pods on nodes in one state of these; pods that are being deleted and end soon have the lowest one,
-// and others that are being deleted none. until is when one of these ends soon, zero for never.
+// and others that are being deleted none. until is when one of these ends soon, by the API server's clock; zero for never.
 type floor struct {
 	version  uint64
 	priority int32
@@ -109,7 +109,7 @@ type floor struct {
 func (r *registry) endable(nodes []fwk.NodeInfo, version uint64, priority int32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.clock.Now()
+	now := r.server.now()
 	if f := r.floor; f == nil || f.version != version || !f.until.IsZero() && !now.Before(f.until) {
 		r.floor = &floor{version: version, priority: math.MaxInt32}
 		for _, node := range nodes {
@@ -217,7 +217,10 @@ func holders(list []unit) []gangplanner.Holder {
 
 // ending returns the pods on nodes that end by themselves, those that end last first. Their rank is the order of these times; the highest
 // is that of pods of which it is not known.
-func ending(nodes []fwk.NodeInfo, now time.Time) []gangplanner.Holder {
+func (r *registry) ending(nodes []fwk.NodeInfo) []gangplanner.Holder {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.server.now()
 	type one struct {
 		pod *v1.Pod
 		end time.Time
@@ -225,7 +228,7 @@ func ending(nodes []fwk.NodeInfo, now time.Time) []gangplanner.Holder {
 	var list []one
 	for _, node := range nodes {
 		for _, info := range node.GetPods() {
-			if end, ends := endOf(info.GetPod(), now); ends {
+			if end, ends := endOf(info.GetPod(), now); ends && !r.stuck(info.GetPod().UID) {
 				list = append(list, one{info.GetPod(), end})
 			}
 		}

@@ -2,8 +2,10 @@ package gangs
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -156,12 +158,12 @@ func wanted(list []*hold, m *model.Model) []model.Held {
 	return held
 }
 
-// lacks returns the resource of which a node has too little for a seeker beside what is held and reserved there for other gangs, and for
-// which gang.
-func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.ResourceName, gangview.Key, bool) {
+// lacks returns the resource of which a node has too little for a seeker beside what is held and reserved there for other gangs, and a
+// place of these; nil where nothing lacks.
+func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.ResourceName, *hold) {
 	list := h.byNode[node.Node().Name]
 	if list == nil {
-		return "", gangview.Key{}, false
+		return "", nil
 	}
 	taken := v1.ResourceList{}
 	for _, held := range list {
@@ -171,7 +173,7 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 	}
 	left := h.left(node, who, now)
 	if left != nil && who.devices {
-		return "", h.firstOn(node.Node().Name, who), true
+		return "", h.firstOn(node.Node().Name, who)
 	}
 	for _, name := range slices.Sorted(maps.Keys(who.amounts)) {
 		amount, held := who.amounts[name], taken[name]
@@ -180,13 +182,13 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 		}
 		wanted := sum(amount, held)
 		if free := gangplanner.Free(node, name); !held.IsZero() && free.Cmp(wanted) < 0 {
-			return name, h.firstOn(node.Node().Name, who), true
+			return name, h.firstOn(node.Node().Name, who)
 		}
 		if free, reserved := left[name]; reserved && free.Cmp(wanted) < 0 {
-			return name, h.firstOn(node.Node().Name, who), true
+			return name, h.firstOn(node.Node().Name, who)
 		}
 	}
-	return "", gangview.Key{}, false
+	return "", nil
 }
 
 // left returns what a seeker can use of a node beside the reserved places: what is free there now or will be at the start of the
@@ -239,11 +241,16 @@ func (h *holds) leftOn(nodes []fwk.NodeInfo, who *seeker, now time.Time) map[str
 	return left
 }
 
-// firstOn returns the first gang by name for which something is held against a seeker on a node.
-func (h *holds) firstOn(node string, who *seeker) (first gangview.Key) {
-	for _, held := range h.byNode[node] {
-		if held.against(who) && (first == (gangview.Key{}) || held.gang.String() < first.String()) {
-			first = held.gang
+// firstOn returns a place that is held against a seeker on a node, that of the first gang by name.
+func (h *holds) firstOn(node string, who *seeker) *hold {
+	return firstOf(maps.Values(h.byNode[node]), who)
+}
+
+// firstOf returns a place that is held against a seeker, that of the first gang by name; nil for none.
+func firstOf(list iter.Seq[*hold], who *seeker) (first *hold) {
+	for held := range list {
+		if held.against(who) && (first == nil || cmp.Or(strings.Compare(held.gang.String(), first.gang.String()), cmp.Compare(held.pod, first.pod)) < 0) {
+			first = held
 		}
 	}
 	return first

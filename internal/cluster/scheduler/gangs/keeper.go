@@ -24,11 +24,15 @@ type keeper struct {
 	gangs  *registry
 	handle fwk.Handle
 	clock  clock.WithTicker
+	// clockAt is when the API server's clock is read again, and clockFailed true when the last reading has failed.
+	clockAt     time.Time
+	clockFailed bool
 }
 
 func (k *keeper) run(ctx context.Context) {
 	ticker := k.clock.NewTicker(k.gangs.limits.Look)
 	defer ticker.Stop()
+	k.readClock(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -44,6 +48,7 @@ func (k *keeper) run(ctx context.Context) {
 
 // once ends holds whose time is over, and releases the gangs whose time is over.
 func (k *keeper) once(ctx context.Context) {
+	k.readClock(ctx)
 	released, lost := k.gangs.overdue()
 	for _, said := range k.gangs.unsaid() {
 		kind := v1.EventTypeWarning
@@ -236,8 +241,9 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 func (g *gang) binding() bool { return g.plan != nil && g.plan.permitted && len(g.failing) == 0 }
 
 // wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too,
-// where its members were bound long before this scheduler started.
+// where its members were bound long before this scheduler started, and where that is not known.
 func (r *registry) wasWhole(view *gangview.Gang) bool {
 	whole, bound := gangplan.WasWhole(view)
-	return whole || bound.Time.Before(r.started.Add(-r.limits.Outage))
+	started, known := r.server.at(r.started)
+	return whole || !known || bound.Time.Before(started.Add(-r.limits.Outage))
 }

@@ -37,10 +37,11 @@ type Limits struct {
 	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up to
 	// 16 times that. The default is 30 s.
 	Preempt time.Duration
-	// Unknown is how long a reservation is kept whose start is not known, and how long the gang gets no other one then. The default is
-	// 1 hour.
-	Unknown time.Duration
-	// Overdue is how long a reservation is kept after all pods should have ended that it waits for. The default is 30 s.
+	// Unknown is how long a reservation is kept whose start is not known, and Period how long after the beginning of such a time the next
+	// one begins, for any gang. The defaults are 5 and 30 minutes.
+	Unknown, Period time.Duration
+	// Overdue is how long a reservation is kept after all pods should have ended that it waits for, and how long a pod is waited for that
+	// has ended but for its finalizers. The default is 30 s.
 	Overdue time.Duration
 }
 
@@ -50,7 +51,7 @@ func (l Limits) withDefaults() Limits {
 		Rebind: cmp.Or(l.Rebind, 30*time.Second), Lost: cmp.Or(l.Lost, 5*time.Minute), Repeat: cmp.Or(l.Repeat, 5*time.Second),
 		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
 		Starve: cmp.Or(l.Starve, time.Minute), Hopeless: cmp.Or(l.Hopeless, time.Minute), Preempt: cmp.Or(l.Preempt, 30*time.Second),
-		Unknown: cmp.Or(l.Unknown, time.Hour), Overdue: cmp.Or(l.Overdue, 30*time.Second),
+		Unknown: cmp.Or(l.Unknown, 5*time.Minute), Period: cmp.Or(l.Period, 30*time.Minute), Overdue: cmp.Or(l.Overdue, 30*time.Second),
 	}
 }
 

@@ -141,11 +141,11 @@ func TestReservationInLine(t *testing.T) {
 			}
 			step(2 * time.Second)
 		}, ""},
-		"the start is not known, for an hour, and none for an hour": {func(t *testing.T, w *world, step func(time.Duration)) {
+		"the start is not known, for 5 minutes of 30": {func(t *testing.T, w *world, step func(time.Duration)) {
 			w.refuse(t, one("a", 0), running("x", 8))
 			step(time.Minute)
 			w.refuse(t, one("a", 0), running("x", 8))
-			step(time.Hour)
+			step(5 * time.Minute)
 			if w.reserved() == "" {
 				t.Error("the reservation has ended too early")
 			}
@@ -153,21 +153,42 @@ func TestReservationInLine(t *testing.T) {
 			if w.reserved() != "" {
 				t.Error("the reservation goes on")
 			}
-			step(time.Hour - time.Second)
+			step(25*time.Minute - 2*time.Second)
 			w.refuse(t, one("a", 0), running("x", 8))
 		}, ""},
-		"the start is not known, and once more after two hours": {func(t *testing.T, w *world, step func(time.Duration)) {
-			for _, wait := range []time.Duration{time.Minute, time.Hour + time.Second, time.Hour, 0} {
+		"the start is not known, and once more after 30 minutes": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, wait := range []time.Duration{time.Minute, 5*time.Minute + time.Second, 25*time.Minute - time.Second, 0} {
 				w.refuse(t, one("a", 0), running("x", 8))
 				step(wait)
 			}
+		}, "a on n0"},
+		"the start is not known, and another gang has the next turn": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, wait := range []time.Duration{time.Minute, 5*time.Minute + time.Second, 25*time.Minute - time.Second, 0} {
+				w.refuse(t, one("a", 0), running("x", 8))
+				w.refuse(t, one("b", 0), running("x", 8))
+				step(wait)
+			}
+		}, "b on n0"},
+		"no turn, and then a start is known": {func(t *testing.T, w *world, step func(time.Duration)) {
+			for _, wait := range []time.Duration{time.Minute, 5*time.Minute + time.Second, 10 * time.Minute} {
+				w.refuse(t, one("a", 0), running("x", 8))
+				step(wait)
+			}
+			w.refuse(t, one("a", 0), running("y", 8, deadline(7200)))
 		}, "a on n0"},
 		"a start that is too far ahead is not known": {func(t *testing.T, w *world, step func(time.Duration)) {
 			far := running("x", 8, deadline(8*24*60*60))
 			w.refuse(t, one("a", 0), far)
 			step(time.Minute)
 			w.refuse(t, one("a", 0), far)
-			step(time.Hour + time.Second)
+			step(5*time.Minute + time.Second)
+		}, ""},
+		"a start that is over is not known": {func(t *testing.T, w *world, step func(time.Duration)) {
+			over := running("x", 8, deadline(1))
+			for _, wait := range []time.Duration{time.Minute, 5*time.Minute + time.Second, 0} {
+				w.refuse(t, one("a", 0), over)
+				step(wait)
+			}
 		}, ""},
 		"the gang is planned": {func(t *testing.T, w *world, step func(time.Duration)) {
 			w.refuse(t, one("a", 0), soon)
@@ -242,8 +263,8 @@ func TestReservationText(t *testing.T) {
 		preempts bool
 		want     string
 	}{
-		"a start":  {pods: []*v1.Pod{running("a", 1, deadline(90)), running("b", 1, deadline(60))}, want: "and it starts at the latest at 2026-11-24T12:01:30Z"},
-		"no start": {pods: []*v1.Pod{running("b", 1), running("a", 1, deadline(60)), running("c", 1)}, want: "have no activeDeadlineSeconds, or of more than a week: ml/b and 1 other pod"},
+		"a start":  {pods: []*v1.Pod{running("a", 1, deadline(90)), running("b", 1, deadline(60))}, want: "until 2026-11-24T12:02:00Z, and it starts at the latest at 2026-11-24T12:01:30Z"},
+		"no start": {pods: []*v1.Pod{running("b", 1), running("a", 1, deadline(60)), running("c", 1)}, want: "have no activeDeadlineSeconds, or of more than a week, or should have ended by them: ml/b and 1 other pod"},
 		"pods that end for it": {pods: []*v1.Pod{running("c", 1), running("b", 1), running("a", 1)}, preempts: true,
 			want: "when the pods have ended that end for it: ml/a and 2 other pods"},
 	}
@@ -254,8 +275,57 @@ func TestReservationText(t *testing.T) {
 			w.set(p)
 			w.refuse(t, p)
 			got := w.take(p, &question{changes: w.of(p).changes}, way1(p, test.preempts, test.pods), true, 0)
-			if want := "too small; places on 1 node are reserved for it, "; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, test.want) {
+			if want := "too small; places on 1 node are reserved for it until 2026-11-24T12:0"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, test.want) {
 				t.Errorf("got %q; want %q ... %q", got, want, test.want)
+			}
+		})
+	}
+}
+
+// TestTurnWakes: a gang that had no turn is planned again by itself, while nothing happens in the cluster.
+func TestTurnWakes(t *testing.T) {
+	w := newWorld()
+	w.set(one("a", 0))
+	for _, wait := range []time.Duration{time.Minute, 5*time.Minute + time.Second, 0} {
+		w.refuse(t, one("a", 0), running("x", 8))
+		w.clock.Step(wait)
+		w.look()
+	}
+	w.look()
+	w.clock.Step(time.Minute - time.Second)
+	if tried, _ := w.look(); tried != "" {
+		t.Error("it is planned again at once")
+	}
+	w.clock.Step(time.Second)
+	if tried, _ := w.look(); tried != "a-0" {
+		t.Errorf("%q is planned again; want a-0", tried)
+	}
+}
+
+// TestBesides: a gang that does not fit beside what is reserved for another one says so, with the time.
+func TestBesides(t *testing.T) {
+	soon := running("soon", 8, deadline(300))
+	tests := map[string]struct {
+		priority int32
+		want     string
+	}{
+		"of the same priority": {0, "too small; places are reserved for gang ml/a until 2026-11-24T12:05:30Z, except for pods of a priority above 0 and pods that end before 2026-11-24T12:05:00Z"},
+		"of a higher priority": {1, "too small"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			a, b := one("a", 0), one("b", test.priority)
+			w.set(a)
+			w.set(b)
+			w.refuse(t, a, soon)
+			w.clock.Step(time.Minute)
+			w.refuse(t, a, soon)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			q := &question{key: w.of(b).key, view: w.build(w.of(b)), short: true, left: map[string]v1.ResourceList{"n0": nil}}
+			if _, got := w.answer(w.of(b), b, q, nil, "too small"); got != test.want {
+				t.Errorf("got %q; want %q", got, test.want)
 			}
 		})
 	}

@@ -104,7 +104,7 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 	if r.reserving == nil && len(r.evictions) == 0 && r.holds.count.Load() == 0 {
 		return nil
 	}
-	now := r.clock.Now()
+	now := r.server.now()
 	who := together(r.build(g).Members, now)
 	who.key, who.priority = g.key, g.priority()
 	return r.holds.leftOn(nodes, &who, now)
@@ -114,8 +114,8 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 func (r *registry) against(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.clock.Now()
-	r.holds.expire(now)
+	r.holds.expire(r.clock.Now())
+	now := r.server.now()
 	who := together(pods, now)
 	return r.holds.others(&who), r.holds.leftOn(nodes, &who, now)
 }
@@ -201,6 +201,9 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
 	if text != "" {
+		if len(q.left) > 0 {
+			text += r.besides(g)
+		}
 		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
 		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
 		if q.pause > 0 {

@@ -50,7 +50,7 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 		}
 	}
 	if found == nil && reserve {
-		if found, err = p.soonest(q, nodes, now); err != nil {
+		if found, err = p.soonest(q, nodes); err != nil {
 			return "", err
 		}
 	}
@@ -63,10 +63,10 @@ func (p *Plugin) usable(name string) bool {
 	return err == nil && node.Node() != nil && !node.Node().Spec.Unschedulable
 }
 
-// has tells whether a pod is on a node.
+// has tells whether a pod is on a node, and not stuck there. The caller holds the lock of the gangs.
 func (p *Plugin) has(name string, pod types.UID) bool {
 	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
-	return err == nil && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return info.GetPod().UID == pod })
+	return err == nil && !p.gangs.stuck(pod) && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return info.GetPod().UID == pod })
 }
 
 // way is what a gang waits for.
@@ -102,8 +102,8 @@ func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (
 }
 
 // soonest looks for pods that end by themselves.
-func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo, now time.Time) (*way, error) {
-	ending, err := p.planner.End(q.asked, ending(nodes, now), budgets.New(nil))
+func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo) (*way, error) {
+	ending, err := p.planner.End(q.asked, p.gangs.ending(nodes), budgets.New(nil))
 	if err != nil || ending == nil {
 		return nil, err
 	}
@@ -126,27 +126,33 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 		}
 		return ""
 	}
-	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
-	for _, ended := range found.Pods {
-		res.awaited[ended.UID] = ended.Spec.NodeName
-	}
-	if !found.preempts {
-		res.start = lastEnd(found.Pods, now)
-		res.until = now.Add(r.limits.Unknown)
-		if !res.start.IsZero() {
-			res.until = res.start.Add(r.limits.Overdue)
-		}
-	}
-	if old := g.reservation; old != nil && !res.preempts && !old.broken && !earlier(res.start, old.start) {
+	res := r.reservationOf(found, now)
+	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
 		old.made = now
 		return g.reason(g.refused.text)
+	}
+	if !res.preempts && res.start.IsZero() && !r.takesTurn(g, res, now) {
+		return ""
 	}
 	r.grant(g, res, &found.Plan)
 	if found.preempts {
 		r.evict(g, found.Pods, now)
 	}
-	res.text = res.starts(found.Pods, now)
+	res.text = r.starts(res, found.Pods)
 	return g.reason(g.refused.text)
+}
+
+// reservationOf returns the reservation for a way, without its places. It lasts until the pods should have ended, as far as that is known.
+func (r *registry) reservationOf(found *way, now time.Time) *reservation {
+	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
+	for _, ended := range found.Pods {
+		res.awaited[ended.UID] = ended.Spec.NodeName
+	}
+	if !found.preempts {
+		res.start = r.lastEnd(found.Pods)
+		res.until = r.server.own(res.start).Add(r.limits.Overdue)
+	}
+	return res
 }
 
 // earlier tells whether a start is before another one, where zero is a start that is not known.
@@ -156,9 +162,9 @@ func earlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Befor
 const farthest = 7 * 24 * time.Hour
 
 // lastEnd returns when the last pod ends at the latest, zero if that is not known.
-func lastEnd(pods []*v1.Pod, now time.Time) (latest time.Time) {
+func (r *registry) lastEnd(pods []*v1.Pod) (latest time.Time) {
 	for _, pod := range pods {
-		end, known := knownEnd(pod, now)
+		end, known := r.knownEnd(pod)
 		if !known {
 			return time.Time{}
 		}
@@ -167,10 +173,11 @@ func lastEnd(pods []*v1.Pod, now time.Time) (latest time.Time) {
 	return latest
 }
 
-// knownEnd returns when a pod ends at the latest; false where that is not known, or too far ahead.
-func knownEnd(pod *v1.Pod, now time.Time) (time.Time, bool) {
+// knownEnd returns when a pod ends at the latest; false where that is not known, too far ahead, or should have been.
+func (r *registry) knownEnd(pod *v1.Pod) (time.Time, bool) {
+	now := r.server.now()
 	end, _ := endOf(pod, now)
-	return end, !end.IsZero() && !end.After(now.Add(farthest))
+	return end, !end.IsZero() && !end.After(now.Add(farthest)) && now.Sub(end) <= r.limits.Overdue
 }
 
 // eviction is a pod that is to be ended for a gang.
@@ -188,7 +195,7 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 	evicted := false
 	for _, pod := range pods {
 		if pod.DeletionTimestamp != nil {
-			longest = max(longest, pod.DeletionTimestamp.Sub(now))
+			longest = max(longest, pod.DeletionTimestamp.Sub(r.server.now()))
 		} else {
 			longest = max(longest, grace(pod))
 			r.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}

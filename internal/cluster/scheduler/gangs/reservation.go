@@ -19,15 +19,14 @@ import (
 type reservation struct {
 	// awaited are the pods that have to end, and their nodes.
 	awaited map[types.UID]string
-	// start is when the last of them ends at the latest; zero where that is not known.
+	// start is when the last of them ends at the latest, by the API server's clock; zero where that is not known.
 	start time.Time
 	// preempts is true where the pods are ended for the gang.
 	preempts bool
 	// until is when the reservation ends by itself.
 	until time.Time
-	// made is when it was made, or found to be the best one last, and broken is true when a node of it cannot be used any more.
-	made   time.Time
-	broken bool
+	// made is when it was made, or found to be the best one last.
+	made time.Time
 	// text says when the gang starts, in a form that follows the reason why it waits.
 	text string
 	// places are the keys of its holds, nodes how many nodes these are on.
@@ -35,7 +34,7 @@ type reservation struct {
 	nodes  int
 }
 
-// awaits tells whether a pod on a node of the reservation ends before its start.
+// awaits tells whether a pod on a node of the reservation ends before its start. The time is that of the API server's clock.
 func (res *reservation) awaits(pod *v1.Pod, now time.Time) bool {
 	if res.awaited[pod.UID] != "" {
 		return true
@@ -49,19 +48,34 @@ func (res *reservation) admits(end time.Time) bool {
 	return !res.start.IsZero() && !end.IsZero() && !end.After(res.start)
 }
 
-// endOf returns when a pod that runs ends at the latest, zero if that is not known: when its activeDeadlineSeconds are over, and containers
-// have had the time to end. The result is false for a pod that does not end by itself, and for one that should have ended long ago.
+// endOf returns when a pod that runs ends at the latest, by the API server's clock, zero if that is not known: when its
+// activeDeadlineSeconds are over, and containers have had the time to end. The result is false for a pod that does not end by itself, and
+// for one that should have ended long ago.
 func endOf(pod *v1.Pod, now time.Time) (end time.Time, ends bool) {
-	if pod.DeletionTimestamp != nil {
-		return pod.DeletionTimestamp.Time, now.Sub(pod.DeletionTimestamp.Time) <= longOver
-	}
-	if pod.Spec.ActiveDeadlineSeconds == nil {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		end = pod.DeletionTimestamp.Time
+	case pod.Spec.ActiveDeadlineSeconds == nil:
 		return time.Time{}, pod.Spec.RestartPolicy == v1.RestartPolicyNever || pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure
+	default:
+		end = startOf(pod, now).Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds)*time.Second + grace(pod))
 	}
-	if pod.Status.StartTime != nil {
-		now = pod.Status.StartTime.Time
+	return end, now.Sub(end) <= longOver
+}
+
+// startOf returns when the activeDeadlineSeconds of a pod began. The kubelet's clock says when it has seen the pod first: where that is
+// before the API server bound the pod, the clock of the node is behind.
+func startOf(pod *v1.Pod, now time.Time) time.Time {
+	if pod.Status.StartTime == nil {
+		return now
 	}
-	return now.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds)*time.Second + grace(pod)), true
+	start := pod.Status.StartTime.Time
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue {
+			start = later(start, c.LastTransitionTime.Time)
+		}
+	}
+	return start
 }
 
 // grace returns how long the containers of a pod have to end.
@@ -128,7 +142,7 @@ func (r *registry) review(g *gang, now time.Time) {
 	if res := g.reservation; res != nil && (!g.ready || g.short.IsZero() || now.After(res.until)) {
 		r.revoke(g)
 		if !res.preempts && res.start.IsZero() {
-			g.hopeless = now.Add(r.limits.Unknown) // Others have their turn, and pods without a deadline.
+			g.served = now // Other gangs come first in the next turn.
 		}
 		if g.ready {
 			g.wakeAt(now)
@@ -137,9 +151,9 @@ func (r *registry) review(g *gang, now time.Time) {
 }
 
 // precedes tells whether a gang gets a reservation before another one: one of a higher priority, and of those the one that was complete
-// first. The caller holds the lock.
+// first. After a turn a gang is the last one in line. The caller holds the lock.
 func (r *registry) precedes(a, b *gang) bool {
-	return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.since.Compare(b.since), cmp.Compare(a.name, b.name)) < 0
+	return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.place().Compare(b.place()), cmp.Compare(a.name, b.name)) < 0
 }
 
 // priority is that of the members.
@@ -162,11 +176,9 @@ func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 		if res.preempts {
 			return false
 		}
-		for _, place := range res.places {
-			held := r.holds.byPod[place]
-			res.broken = res.broken || held == nil || !c.usable(held.node)
-		}
-		if again := res.made.Add(r.limits.Hopeless); !res.broken && now.Before(again) {
+		if res.over(&r.holds, c) {
+			r.revoke(g)
+		} else if now.Before(res.made.Add(r.limits.Hopeless)) {
 			return false
 		}
 	}
@@ -177,8 +189,8 @@ func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 	return true
 }
 
-// over tells whether a reservation for which pods were ended is of no use to a gang that does not fit: all of them have ended, or a node
-// cannot be used any more.
+// over tells whether a reservation is of no use to a gang that does not fit: all pods have ended for which it waits, or a node cannot be
+// used any more.
 func (res *reservation) over(h *holds, c cluster) bool {
 	for _, place := range res.places {
 		if held := h.byPod[place]; held == nil || !c.usable(held.node) {
@@ -193,7 +205,13 @@ func (res *reservation) over(h *holds, c cluster) bool {
 	return true
 }
 
-// cluster is what the scheduler knows of nodes: whether pods can be placed on one at all, and whether a pod is there.
+// ends returns when a reservation ends by itself, by the API server's clock.
+func (r *registry) ends(res *reservation) string {
+	until, _ := r.server.at(res.until)
+	return until.UTC().Format(time.RFC3339)
+}
+
+// cluster is what the scheduler knows of nodes: whether pods can be placed on one at all, and whether a pod is there that may end.
 type cluster interface {
 	usable(node string) bool
 	has(node string, pod types.UID) bool
@@ -233,15 +251,15 @@ func (g *gang) reason(text string) string {
 }
 
 // starts says when a gang with a reservation starts, for the pods that have to end.
-func (res *reservation) starts(pods []*v1.Pod, now time.Time) string {
-	places := "places on " + count(res.nodes, "node") + " are reserved for it, and it starts "
+func (r *registry) starts(res *reservation, pods []*v1.Pod) string {
+	places := "places on " + count(res.nodes, "node") + " are reserved for it until " + r.ends(res) + ", and it starts "
 	if !res.preempts && !res.start.IsZero() {
 		return places + "at the latest at " + res.start.UTC().Format(time.RFC3339)
 	}
 	named := slices.Clone(pods)
 	if !res.preempts {
 		named = slices.DeleteFunc(named, func(pod *v1.Pod) bool {
-			_, known := knownEnd(pod, now)
+			_, known := r.knownEnd(pod)
 			return known
 		})
 	}
@@ -253,7 +271,7 @@ func (res *reservation) starts(pods []*v1.Pod, now time.Time) string {
 	if res.preempts {
 		return places + fmt.Sprintf("when the pods have ended that end for it: %s", such)
 	}
-	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds, or of more than a week: %s", such)
+	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds, or of more than a week, or should have ended by them: %s", such)
 }
 
 func count(n int, what string) string {
@@ -261,4 +279,32 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// keeps says for whom a place is held, in words that follow what is held. The caller holds the lock.
+func (r *registry) keeps(held *hold) string {
+	if held.reservation == nil {
+		return "held for gang " + held.gang.String()
+	}
+	made := gangplan.Reserved{Gang: held.gang.String(), Priority: held.priority, Until: r.ends(held.reservation)}
+	if start := held.reservation.start; !start.IsZero() {
+		made.Before = start.UTC().Format(time.RFC3339)
+	}
+	return made.String()
+}
+
+// besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is. The caller
+// holds the lock.
+func (r *registry) besides(g *gang) string {
+	places := func(yield func(*hold) bool) {
+		for _, held := range r.holds.byPod {
+			if held.reservation != nil && !yield(held) {
+				return
+			}
+		}
+	}
+	if held := firstOf(places, &seeker{key: g.key, priority: g.priority()}); held != nil {
+		return "; places are " + r.keeps(held)
+	}
+	return ""
 }

@@ -134,8 +134,8 @@ func TestReserved(t *testing.T) {
 				who.priority = 1
 			}
 			who.amounts = amountsOf(running("new", test.gpus))
-			got, _, lacks := h.lacks(node, &who, start)
-			if lacks && got == "" {
+			got, held := h.lacks(node, &who, start)
+			if held != nil && got == "" {
 				got = "devices"
 			}
 			if string(got) != test.want {
@@ -327,7 +327,7 @@ func TestEnding(t *testing.T) {
 		running("unknown", 1), running("late", 1, deadline(90)), running("soon", 1, deadline(30)), running("service", 1, always), running("soon too", 1, deadline(30)),
 	}}
 	got := ""
-	for _, h := range ending([]fwk.NodeInfo{node}, start) {
+	for _, h := range newWorld().ending([]fwk.NodeInfo{node}) {
 		got += fmt.Sprintf("%s %d, ", h.Pods[0].Name, h.Rank)
 	}
 	if want := "unknown 3, late 2, soon 1, soon too 1, "; got != want {

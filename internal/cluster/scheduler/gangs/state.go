@@ -25,6 +25,8 @@ type registry struct {
 	requests func(*v1.Pod) []fleet.Shape
 	// started is when the scheduler started.
 	started time.Time
+	// server tells the time of the API server's clock.
+	server serverClock
 
 	mu     sync.Mutex // guards the fields below and all gangs
 	gangs  map[gangview.Key]*gang
@@ -39,8 +41,10 @@ type registry struct {
 	blocked map[types.UID]*v1.Pod
 	// unblocked is how many holds had ended when they were tried again last.
 	unblocked uint64
-	// reserving is the gang with the reservation of the first one in line, nil for none.
+	// reserving is the gang with the reservation of the first one in line, nil for none. turn is when the last turn of reservations began
+	// whose start is not known.
 	reserving *gang
+	turn      time.Time
 	// floor is that of the state of the nodes in which it was asked for last.
 	floor *floor
 	// search is when pods that have to end are searched again at the earliest.
@@ -50,6 +54,8 @@ type registry struct {
 	work      chan struct{}
 	// inquiries are members that are gone, of which the keeper reads whether they have succeeded.
 	inquiries map[types.UID]*v1.Pod
+	// finalizing are pods that have ended but for their finalizers, and since when.
+	finalizing map[types.UID]time.Time
 
 	// elected is true once this process has run a scheduling cycle, see elect.
 	elected atomic.Bool
@@ -98,9 +104,11 @@ type gang struct {
 	// short is since when the gang is complete and does not fit; zero when that is not so.
 	short time.Time
 	// reservation is what is reserved for the gang, nil for nothing. hopeless is until when it gets none, since it does not fit even when
-	// all pods have ended that end by themselves. preempt is when it can end pods at the earliest, and preemptions counts how often it did.
+	// all pods have ended that end by themselves, or it is not its turn; served is when its last turn was over. preempt is when it can end
+	// pods at the earliest, and preemptions counts how often it did.
 	reservation *reservation
 	hopeless    time.Time
+	served      time.Time
 	preempt     time.Time
 	preemptions int
 	// failures counts the plans in a row that could not be carried out, failure says why the last one could not, and next is when the
@@ -139,8 +147,8 @@ type mask struct {
 
 func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
 	return &registry{
-		evictions: map[types.UID]*eviction{}, work: make(chan struct{}, 1), inquiries: map[types.UID]*v1.Pod{},
-		clock: c, levels: levels, limits: limits.withDefaults(), requests: requests, started: c.Now(),
+		evictions: map[types.UID]*eviction{}, work: make(chan struct{}, 1), inquiries: map[types.UID]*v1.Pod{}, finalizing: map[types.UID]time.Time{},
+		clock: c, server: serverClock{clock: c}, levels: levels, limits: limits.withDefaults(), requests: requests, started: c.Now(),
 		gangs: map[gangview.Key]*gang{}, ofPod: map[types.UID]gangview.Key{}, groups: map[gangview.Key]*gangview.Group{},
 		holds: newHolds(), schedulers: map[string]bool{}, blocked: map[types.UID]*v1.Pod{},
 	}
@@ -175,7 +183,7 @@ func (r *registry) build(g *gang) *gangview.Gang {
 		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
 		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
 		if g.since.IsZero() && g.ready {
-			g.since = complete(&made, r.clock.Now())
+			g.since = r.complete(&made)
 		}
 	}
 	return g.view
@@ -191,6 +199,7 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 	key, ok := gangview.KeyOf(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.seeEnd(pod)
 	if old, known := r.ofPod[pod.UID]; known && (!ok || old != key) {
 		out = r.drop(pod.UID, old)
 	}
@@ -366,6 +375,7 @@ func (r *registry) remove(pod *v1.Pod) released {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.blocked, pod.UID)
+	delete(r.finalizing, pod.UID)
 	key, known := r.ofPod[pod.UID]
 	if !known {
 		return released{}

@@ -40,7 +40,13 @@ func newWorld() *world {
 
 // newStandby returns the registry of a scheduler that has run no scheduling cycle.
 func newStandby() *world {
-	c := clocktesting.NewFakeClock(start)
+	w := worldAt(clocktesting.NewFakeClock(start))
+	w.server.learn(start)
+	return w
+}
+
+// worldAt returns the registry of a scheduler that has not read the API server's clock.
+func worldAt(c *clocktesting.FakeClock) *world {
 	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c, map[types.UID]bool{}}
 	w.serve("berth-scheduler")
 	return w
@@ -360,9 +366,9 @@ func TestHolds(t *testing.T) {
 			h := newHolds()
 			h.add(&hold{pod: "a", gang: key, node: "n0", lost: test.lost, priority: 1, amounts: gangplan.Amounts(pod(0, 1, ""))})
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: test.node}}, all: amounts{cpu: 8000, gpus: 8}, used: amounts{gpus: 2}}
-			got, of, _ := h.lacks(node, &seeker{key: test.gang, priority: test.priority, amounts: test.amounts}, start)
-			if string(got) != test.want || test.want != "" && of != key {
-				t.Errorf("%q is held for %s; want %q", got, of, test.want)
+			got, held := h.lacks(node, &seeker{key: test.gang, priority: test.priority, amounts: test.amounts}, start)
+			if string(got) != test.want || (held != nil) != (test.want != "") || held != nil && held.gang != key {
+				t.Errorf("%q is held, %+v; want %q", got, held, test.want)
 			}
 		})
 	}

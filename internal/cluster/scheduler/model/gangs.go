@@ -63,11 +63,17 @@ func (m *Model) beside(policy string, held []Held, work func(*gang.Planner) erro
 	return work(planner)
 }
 
+// maxTopologies bounds the topologies that are kept: gangs choose the label keys.
+const maxTopologies = 32
+
 // Topology returns the topology of the nodes by these label keys. It is for the scheduling cycle.
 func (m *Model) Topology(levels []string) *gang.Topology {
 	key := strings.Join(levels, ",")
 	if t := m.topologies[key]; t != nil {
 		return t
+	}
+	if len(m.topologies) == maxTopologies {
+		clear(m.topologies)
 	}
 	t := gang.NewTopology(m.fleet, levels, func(level int, node string) string {
 		if i, ok := m.fleet.Find(node); ok && m.nodes[i] != nil {

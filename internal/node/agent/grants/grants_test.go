@@ -154,3 +154,18 @@ func TestCleanGrants(t *testing.T) {
 		t.Errorf("left are %v, want %v", left, want)
 	}
 }
+
+// TestGrantsGone: of 10,000 grants nothing is kept once they are in the ledger, or are not used.
+func TestGrantsGone(t *testing.T) {
+	grants := New(Deps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
+	for i := range 10_000 {
+		if id := grants.Take(); i%2 == 0 {
+			grants.Return(id)
+			grants.Take()
+		}
+	}
+	grants.Clean(nil, nil, time.Now().Add(keepFor))
+	if len(grants.taken) > 0 || len(grants.ready) > 0 {
+		t.Errorf("%d taken and %d ready ones are kept", len(grants.taken), len(grants.ready))
+	}
+}

@@ -3,6 +3,7 @@ package nodeview
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -235,4 +236,31 @@ func TestGetsAreBounded(t *testing.T) {
 			t.Errorf("%d Gets in %s, want at most %d", w.gets, time.Since(began), most)
 		}
 	})
+}
+
+// TestPodsGone: of 10,000 pods that come and go nothing is kept.
+func TestPodsGone(t *testing.T) {
+	w := &world{}
+	n := w.node()
+	for i := range 1000 {
+		w.cgroups = nil
+		for k := range 10 {
+			w.cgroups = append(w.cgroups, fmt.Sprintf("uid-%d-%d", i, k))
+		}
+		if _, err := n.LivingIn(append(slices.Clone(w.cgroups), fmt.Sprintf("without a cgroup %d", i))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Living(); err != nil {
+			t.Fatal(err)
+		}
+		n.NoteListed(w.cgroups)
+	}
+	w.cgroups = nil
+	if _, err := n.Living(); err != nil {
+		t.Fatal(err)
+	}
+	n.NoteListed(nil)
+	if kept := len(n.present) + len(n.seen) + len(n.listed) + len(n.alone); kept > 0 {
+		t.Errorf("%d present, %d seen, %d listed and %d alone are kept", len(n.present), len(n.seen), len(n.listed), len(n.alone))
+	}
 }
