@@ -42,7 +42,7 @@ func documents[T any](t *testing.T, kind string) []*T {
 		t.Fatal(err)
 	}
 	var all []*T
-	for _, document := range strings.SplitSeq(string(text), "\n---\n") {
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var meta metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
 			t.Fatalf("%v: %s", err, document)
