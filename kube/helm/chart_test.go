@@ -39,21 +39,33 @@ var helm = sync.OnceValues(func() (string, error) {
 // template renders the chart. On failure the error has what Helm printed.
 func template(t *testing.T, namespace string, values ...string) (string, error) {
 	t.Helper()
+	return templateOf(t, chart, namespace, values...)
+}
+
+// templateOf is template for the chart in a folder.
+func templateOf(t *testing.T, folder, namespace string, values ...string) (string, error) {
+	t.Helper()
 	var args []string
 	for _, file := range values {
 		args = append(args, "--values", file)
 	}
-	return templateWith(t, namespace, args...)
+	return render(t, folder, namespace, args...)
 }
 
 // templateWith is template with arguments of Helm.
 func templateWith(t *testing.T, namespace string, further ...string) (string, error) {
 	t.Helper()
+	return render(t, chart, namespace, further...)
+}
+
+// render renders the chart in a folder with arguments of Helm.
+func render(t *testing.T, folder, namespace string, further ...string) (string, error) {
+	t.Helper()
 	path, err := helm()
 	if err != nil {
 		t.Fatalf("build helm: %v", err)
 	}
-	args := append([]string{"template", "berth", chart, "--namespace", namespace}, further...)
+	args := append([]string{"template", "berth", folder, "--namespace", namespace}, further...)
 	var out, failure bytes.Buffer
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = &out, &failure
