@@ -59,6 +59,7 @@ func TestInstallChart(t *testing.T) {
 		t.Errorf("the API server refused %d requests of Berth's programs, %v:\n%s", len(found), err, strings.Join(found, "\n"))
 	}
 	t.Run("Uninstall", func(t *testing.T) { testUninstall(t, i, before) })
+	t.Run("FromPrevious", func(t *testing.T) { testFromPrevious(t, i) })
 	t.Run("RemovalAfterHelm", func(t *testing.T) { testRemoval(t, i, all, true) })
 }
 
