@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, the sandbox, (unless KWOK=no) kwok and the controllers of JobSet and LeaderWorkerSet, and the last release;
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok, the controllers of JobSet and LeaderWorkerSet, and the last release;
 # with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
 # the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
 # the programs that are built.
@@ -242,7 +242,7 @@ if [ "${KWOK:-}" != no ]; then
 	build kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
 fi
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
-build_previous
+[ "${KWOK:-}" = no ] || build_previous
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.
 CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'
