@@ -13,8 +13,8 @@ import (
 // previous has files of the last release, which a shallow clone and an archive of the sources lack.
 const previous = "../../charts/testdata/previous"
 
-// previousFile returns the path of a file of the last release, whose commit is in hack/previous-version; source is its path in the repository.
-// Where Git has the commit, the file has to be equal.
+// previousFile returns the path of a file of the last release, whose commit is in hack/previous-version; source is its path in the
+// repository. Where Git has the commit, the file has to be equal.
 func previousFile(t *testing.T, source string) string {
 	t.Helper()
 	commit, err := os.ReadFile("../../hack/previous-version")

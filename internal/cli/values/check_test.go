@@ -181,8 +181,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestWrongTypes checks that each value of the chart's values.yaml is refused with another type, and each key with another letter: the key of a
-// problem is that key.
+// TestWrongTypes checks that each value of the chart's values.yaml is refused with another type, and each key with another letter, and that
+// the problem names that key.
 func TestWrongTypes(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(charts, "berth", "values.yaml"))
 	if err != nil {

@@ -36,7 +36,21 @@ func (c *checker) pod(component string, pod *Pod, args, flags []string) {
 		}
 		seen[env.Name] = true
 	}
-	for i, toleration := range pod.Tolerations {
+	c.tolerations(component, pod.Tolerations)
+	c.nodeAffinity(component, pod.Affinity)
+	c.resources(component+".resources.limits.", pod.Resources.Limits)
+	c.resources(component+".resources.requests.", pod.Resources.Requests)
+	for _, name := range slices.Sorted(maps.Keys(pod.Resources.Requests)) {
+		request := pod.Resources.Requests[name]
+		if limit, ok := pod.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
+			c.add(component+".resources.requests", fmt.Sprintf("%s: %s is more than the limit, %s", name, request.String(), limit.String()), "raise the limit, or lower the request")
+		}
+	}
+}
+
+// tolerations checks which fields belong together.
+func (c *checker) tolerations(component string, tolerations []corev1.Toleration) {
+	for i, toleration := range tolerations {
 		key := fmt.Sprintf("%s.tolerations[%d]", component, i)
 		switch {
 		case toleration.Operator == corev1.TolerationOpExists && toleration.Value != "":
@@ -45,15 +59,6 @@ func (c *checker) pod(component string, pod *Pod, args, flags []string) {
 			c.add(key, "without a key it tolerates every taint, which needs operator: Exists", "set key, or operator: Exists")
 		case toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute:
 			c.add(key, "tolerationSeconds needs effect: NoExecute", "set it, or remove tolerationSeconds")
-		}
-	}
-	c.nodeAffinity(component, pod.Affinity)
-	c.resources(component+".resources.limits.", pod.Resources.Limits)
-	c.resources(component+".resources.requests.", pod.Resources.Requests)
-	for _, name := range slices.Sorted(maps.Keys(pod.Resources.Requests)) {
-		request := pod.Resources.Requests[name]
-		if limit, ok := pod.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
-			c.add(component+".resources.requests", fmt.Sprintf("%s: %s is more than the limit, %s", name, request.String(), limit.String()), "raise the limit, or lower the request")
 		}
 	}
 }

@@ -208,8 +208,8 @@ func TestDefinitionIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestDefinitionUnwatched checks that an agent that may not watch the definition, as with the chart of an earlier version, or whose watch ends
-// at once, goes on looking for a missing one with growing pauses.
+// TestDefinitionUnwatched checks that an agent that may not watch the definition, as with the chart of an earlier version, or that cannot,
+// goes on looking for a missing one with growing pauses.
 func TestDefinitionUnwatched(t *testing.T) {
 	resource := schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	for title, answer := range map[string]error{
