@@ -49,8 +49,7 @@ func labels() object {
 
 // resources wants resources of a container.
 func resources() object {
-	schema := pairs(resourceName, object{"oneOf": []object{{"type": "string", "pattern": quantity}, {"type": "number", "minimum": 0}}})
-	return schema
+	return pairs(resourceName, object{"oneOf": []object{{"type": "string", "pattern": quantity}, {"type": "number", "minimum": 0}}})
 }
 
 func one(of ...string) object { return object{"enum": of} }

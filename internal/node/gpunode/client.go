@@ -55,7 +55,8 @@ func definitions() schema.GroupVersionResource {
 const definition = "gpunodes.berth.dev"
 
 // CheckDefinition returns an error while the API server has no definition of gpunodes.berth.dev, or an earlier version of it, which drops
-// fields that this agent writes. The operator applies the definition. Without the permission to read it, it returns [ErrNotPermitted].
+// fields that this agent writes. The operator applies the definition. Without the permission to read it, it returns [ErrNotPermitted], and
+// [ErrUnread] when the API server does not answer.
 // The UID is that of the definition, whatever its version, and empty while the API server does not serve its objects yet.
 func CheckDefinition(ctx context.Context, client dynamic.Interface) (types.UID, error) {
 	wanted := &unstructured.Unstructured{}
@@ -70,7 +71,7 @@ func CheckDefinition(ctx context.Context, client dynamic.Interface) (types.UID, 
 	case apierrors.IsForbidden(err):
 		return "", fmt.Errorf("read definition of %s: %w: %w; fix: allow get on customresourcedefinitions, as the chart does", definition, ErrNotPermitted, err)
 	case err != nil:
-		return "", fmt.Errorf("read definition of %s: %w", definition, err)
+		return "", fmt.Errorf("read definition of %s: %w: %w", definition, ErrUnread, err)
 	case version(current) < version(wanted):
 		return served(current), fmt.Errorf("the definition of %s has schema version %d, and this agent writes version %d: the API server drops what is new; "+
 			"upgrade the operator, which applies the definition", definition, version(current), version(wanted))
@@ -89,9 +90,9 @@ func served(object *unstructured.Unstructured) types.UID {
 	return ""
 }
 
-// FollowDefinition calls changed at first, and when the definition has changed, until the API server ends the watch, which is no error, or
-// ctx ends. Without the permission to watch it returns [ErrNotPermitted].
-func FollowDefinition(ctx context.Context, client dynamic.Interface, changed func(context.Context)) error {
+// FollowDefinition calls changed at first, and when the definition has changed, until it returns an error, the API server ends the watch,
+// which is no error, or ctx ends. Without the permission to watch it returns [ErrNotPermitted].
+func FollowDefinition(ctx context.Context, client dynamic.Interface, changed func(context.Context) error) error {
 	stream, err := client.Resource(definitions()).Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", definition).String()})
 	switch {
 	case apierrors.IsForbidden(err):
@@ -100,7 +101,10 @@ func FollowDefinition(ctx context.Context, client dynamic.Interface, changed fun
 		return fmt.Errorf("watch the definition of %s: %w", definition, err)
 	}
 	defer stream.Stop()
-	for changed(ctx); ; changed(ctx) {
+	for {
+		if err := changed(ctx); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -115,5 +119,9 @@ func FollowDefinition(ctx context.Context, client dynamic.Interface, changed fun
 // version is the schema version of a definition; 0 for one that carries none.
 func version(object *unstructured.Unstructured) int { return crds.Version(object.GetAnnotations()) }
 
-// ErrNotPermitted marks errors that an administrator has to fix.
-var ErrNotPermitted = errors.New("the service account may not do this")
+var (
+	// ErrNotPermitted marks errors that an administrator has to fix.
+	ErrNotPermitted = errors.New("the service account may not do this")
+	// ErrUnread marks errors after which nothing is known of the definition.
+	ErrUnread = errors.New("the API server gave no answer")
+)

@@ -109,9 +109,14 @@ func (w *Workers) followDefinition(ctx context.Context) error {
 		permitted := true
 		err := w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
 			began := w.deps.Retry.Clock.Now()
-			err := gpunode.FollowDefinition(ctx, w.deps.Client, func(ctx context.Context) { _ = f.check(ctx) }) // It is reported.
+			err := gpunode.FollowDefinition(ctx, w.deps.Client, func(ctx context.Context) error {
+				if err := f.check(ctx); errors.Is(err, gpunode.ErrUnread) {
+					return err
+				}
+				return nil // It is reported, and changes with the definition.
+			})
 			permitted = !errors.Is(err, gpunode.ErrNotPermitted)
-			if err != nil && permitted && ctx.Err() == nil {
+			if err != nil && permitted && !f.checked && ctx.Err() == nil {
 				w.deps.Report("definition", "GPUNODE_DEFINITION", err)
 			}
 			// The API server ends each watch after some time.
@@ -134,10 +139,16 @@ type definitionFollower struct {
 	served  types.UID
 }
 
-// check reports what is wrong with the definition.
+// check reports what is wrong with the definition. While it cannot be read, what was seen last counts.
 func (f *definitionFollower) check(ctx context.Context) error {
 	served, err := gpunode.CheckDefinition(ctx, f.deps.Client)
+	if errors.Is(err, gpunode.ErrUnread) && f.checked {
+		return err
+	}
 	f.deps.Report("definition", "GPUNODE_DEFINITION", err)
+	if errors.Is(err, gpunode.ErrUnread) {
+		return err
+	}
 	if served != "" && served != f.served && f.checked && f.deps.Retry.Spread(ctx, writeSpread) == nil {
 		f.gpuNode.Recheck()
 	}

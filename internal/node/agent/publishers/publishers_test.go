@@ -127,7 +127,7 @@ func TestSetMIGCondition(t *testing.T) {
 func TestDefinitionIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, w := fakeapi.New(t), newWorld()
-		definitions := api.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+		definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 		definition := func(uid, established string) *unstructured.Unstructured {
 			object := &unstructured.Unstructured{}
 			if err := yaml.Unmarshal(crds.GPUNodes(), &object.Object); err != nil {
@@ -141,7 +141,7 @@ func TestDefinitionIsMadeAgain(t *testing.T) {
 			_, err := api.Resource(v1alpha1.GPUNodes()).Get(t.Context(), fakeapi.NodeName, metav1.GetOptions{})
 			return err
 		}
-		if _, err := definitions.Create(t.Context(), definition("1", "True"), metav1.CreateOptions{}); err != nil {
+		if _, err := api.Resource(definitions).Create(t.Context(), definition("1", "True"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -157,7 +157,7 @@ func TestDefinitionIsMadeAgain(t *testing.T) {
 		if err := api.Resource(v1alpha1.GPUNodes()).Delete(ctx, fakeapi.NodeName, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := definitions.Delete(ctx, "gpunodes.berth.dev", metav1.DeleteOptions{}); err != nil {
+		if err := api.Resource(definitions).Delete(ctx, "gpunodes.berth.dev", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		api.Intercept(func(r fakeapi.Request) error {
@@ -182,12 +182,12 @@ func TestDefinitionIsMadeAgain(t *testing.T) {
 		changed.Status.AgentVersion = "changed"
 		workers.SetGPUNode(changed)
 		time.Sleep(5 * time.Minute)
-		if _, err := definitions.Create(ctx, definition("2", "False"), metav1.CreateOptions{}); err != nil {
+		if _, err := api.Resource(definitions).Create(ctx, definition("2", "False"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
 		api.Intercept(nil)
-		if _, err := definitions.Update(ctx, definition("2", "True"), metav1.UpdateOptions{}); err != nil {
+		if _, err := api.Resource(definitions).Update(ctx, definition("2", "True"), metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
@@ -201,6 +201,31 @@ func TestDefinitionIsMadeAgain(t *testing.T) {
 		w.mu.Lock()
 		if w.problems["definition"] != nil || w.problems["gpunode"] != nil {
 			t.Errorf("problems are %v, want none", w.problems)
+		}
+		w.mu.Unlock()
+		// What was seen counts while the API server does not answer, and a change in that time is seen after it.
+		api.Intercept(func(r fakeapi.Request) error {
+			if r.Resource == "customresourcedefinitions" {
+				return errors.New("no route")
+			}
+			return nil
+		})
+		old := definition("2", "True")
+		old.SetAnnotations(nil)
+		if _, err := api.FakeDynamicClient.Resource(definitions).Update(ctx, old, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		w.mu.Lock()
+		if w.problems["definition"] != nil {
+			t.Errorf("while the API server does not answer: %v", w.problems["definition"])
+		}
+		w.mu.Unlock()
+		api.Intercept(nil)
+		time.Sleep(2 * time.Minute)
+		w.mu.Lock()
+		if w.problems["definition"] == nil {
+			t.Error("no problem says that the definition is old")
 		}
 		w.mu.Unlock()
 		cancel()
