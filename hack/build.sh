@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok and the controllers of JobSet and LeaderWorkerSet;
+# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok, the controllers of JobSet and LeaderWorkerSet, and the last release;
 # with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
 # the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
 # the programs that are built.
@@ -142,20 +142,44 @@ if [ "${1:-}" = images ]; then
 	exit 0
 fi
 
-# package_chart DIR VERSION APP-VERSION REGISTRY: packages the chart into DIR/berth-VERSION.tgz, with the images of a version in a registry.
+# package_chart DIR VERSION APP-VERSION REGISTRY [SOURCE]: packages the chart into DIR/berth-VERSION.tgz, with the images of a version in a registry.
 # The same chart gives the same bytes: Helm writes the present time, so its archive is made again.
 package_chart() {
 	# Helm stays on the machine that builds it.
-	local dir=$1 version=$2 app=$3 registry=$4 out trimpath=
+	local dir=$1 version=$2 app=$3 registry=$4 source=${5:-charts/berth} out trimpath=
 	build kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'
-	local at=$work/chart
+	local at=$work/chart-$2
 	mkdir -p "$at/packed" "$dir"
-	cp -R charts/berth "$at/source"
+	cp -R "$source" "$at/source"
 	sed -i "s|^  registry: berth.dev\$|  registry: $registry|" "$at/source/values.yaml"
 	out=$("$BIN/helm" package "$at/source" --destination "$at" --version "$version" --app-version "$app" 2>&1) || fail "the chart cannot be packaged: $out"
 	tar --extract --touch --file="$at/berth-$version.tgz" --directory="$at/packed"
 	tar --create --sort=name --mtime="@$(git log -1 --format=%ct 2>/dev/null || echo 0)" --owner=0 --group=0 --numeric-owner --directory="$at/packed" berth |
 		gzip --no-name >"$dir/berth-$version.tgz"
+}
+
+# build_previous puts the agent, the operator and the chart of the last release, whose commit is in hack/previous-version, into BIN/previous, for
+# the tests that upgrade from it. Packages that are the same are in the compiler's cache.
+build_previous() {
+	local commit source=$work/previous-source out=$BIN/previous stamp
+	commit=$(cat hack/previous-version)
+	if ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
+		! in_ci || fail "Git has no commit $commit, the last release (hack/previous-version): clone with the whole history, and not a depth"
+		say "SKIPPED: the programs of the last release: Git has no commit $commit (hack/previous-version), so no test upgrades from it"
+		rm -rf "$out"
+		return
+	fi
+	[ "$(cat "$out/commit" 2>/dev/null)" != "$commit" ] || return 0
+	rm -rf "$out"
+	mkdir -p "$source" "$work/previous" "$out"
+	git archive "$commit" | tar -x -C "$source"
+	stamp="-X github.com/berth-gpu/berth/internal/core/version.number=previous -X github.com/berth-gpu/berth/internal/core/version.commit=$commit"
+	local trimpath=-trimpath
+	build "$source" previous/berth-agent ./cmd/berth-agent -ldflags="$stamp"
+	build "$source" previous/berth-operator ./cmd/berth-operator -ldflags="$stamp"
+	build "$source" previous/berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
+	package_chart "$out" 0.0.0-previous previous berth.dev "$source/charts/berth"
+	echo "$commit" >"$out/commit"
 }
 
 # The chart's version has to be a semantic version; a commit is one with a letter before it.
@@ -218,6 +242,7 @@ if [ "${KWOK:-}" != no ]; then
 	build kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
 fi
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
+[ "${KWOK:-}" = no ] || build_previous
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
 # Static, since it runs in containers without a C library.
 CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'

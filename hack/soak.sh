@@ -39,6 +39,7 @@ stage "the agent killed at random moments of MIG and MPS changes" -v -C kube -co
 stage "300 random steps of DRA and the device plugin on one node, and 10 upgrades of the agent while claims are prepared" -v -C kube -count=1 -timeout 60m -run '^TestDRA$/^(RandomSteps|Upgrade)$' ./test/e2e
 stage "the agent as a process of the node" -v -C kube -count=1 -timeout 30m -run '^TestAgentAsHostProcess$' ./test/e2e
 stage "50 reboots of a node with 20 GPU pods, with each API" -v -C kube -count=1 -timeout 180m -run '^TestOperateReboot$' ./test/e2e
+stage "the last release installed, upgraded to this version, and back" -v -C kube -count=1 -timeout 30m -run '^TestInstallChart$' ./test/e2e
 stage "berth fit and the scheduler on 200 random claims" -v -C kube -count=1 -timeout 30m -run '^TestDRAFit$' ./test/e2e
 stage "1,000 random pods on four kubelets, their GPUs as predicted" -v -C kube -count=1 -timeout 60m -run '^TestSchedulerPlaces$' ./test/e2e
 stage "two schedulers under load, the leader ended 20 times" -v -C kube -count=1 -timeout 30m -run '^TestSchedulerRuns$' ./test/e2e

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/values"
 )
 
-// quantity is the form of Kubernetes' quantities, such as 100m, 64Mi and 1e3.
-const quantity = `^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`
+// quantity is the form of Kubernetes' quantities that are not negative, such as 100m, 64Mi and 1e3.
+const quantity = `^[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$`
 
 // configDefinition is the name of AgentConfig below $defs.
 const configDefinition = "AgentConfig"
@@ -40,6 +40,9 @@ func generate() ([]byte, error) {
 	if err := addConfig(schema); err != nil {
 		return nil, err
 	}
+	if err := constrain(schema["$defs"].(map[string]any)); err != nil {
+		return nil, err
+	}
 	schema["title"] = "Values of the chart berth"
 	describe(schema)
 	// A chart that contains this one gives its charts these.
@@ -53,7 +56,7 @@ func generate() ([]byte, error) {
 func mapped(t reflect.Type) *jsonschema.Schema {
 	switch t {
 	case reflect.TypeFor[resource.Quantity]():
-		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string", Pattern: quantity}, {Type: "number"}}}
+		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string", Pattern: quantity}, {Type: "number", Minimum: "0"}}}
 	case reflect.TypeFor[intstr.IntOrString]():
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "integer"}, {Type: "string"}}}
 	case reflect.TypeFor[metav1.Duration]():

@@ -28,7 +28,7 @@ func TestSchemaIsUpToDate(t *testing.T) {
 
 // open are the maps whose keys users choose, by their name; everything else is closed.
 func open() []string {
-	return []string{"global", "configs", "configFiles", "featureGates", "ResourceList", "annotations", "labels", "nodeSelector", "matchLabels", "userAnnotations", "volumeAttributes",
+	return []string{"global", "configs", "configFiles", "featureGates", "ResourceList", "annotations", "labels", "userAnnotations", "volumeAttributes",
 		"options", "healthClasses", "migLayouts", "mig-devices", "devices"}
 }
 

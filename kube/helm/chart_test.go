@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,21 +39,33 @@ var helm = sync.OnceValues(func() (string, error) {
 // template renders the chart. On failure the error has what Helm printed.
 func template(t *testing.T, namespace string, values ...string) (string, error) {
 	t.Helper()
+	return templateOf(t, chart, namespace, values...)
+}
+
+// templateOf is template for the chart in a folder.
+func templateOf(t *testing.T, folder, namespace string, values ...string) (string, error) {
+	t.Helper()
 	var args []string
 	for _, file := range values {
 		args = append(args, "--values", file)
 	}
-	return templateWith(t, namespace, args...)
+	return render(t, folder, namespace, args...)
 }
 
 // templateWith is template with arguments of Helm.
 func templateWith(t *testing.T, namespace string, further ...string) (string, error) {
 	t.Helper()
+	return render(t, chart, namespace, further...)
+}
+
+// render renders the chart in a folder with arguments of Helm.
+func render(t *testing.T, folder, namespace string, further ...string) (string, error) {
+	t.Helper()
 	path, err := helm()
 	if err != nil {
 		t.Fatalf("build helm: %v", err)
 	}
-	args := append([]string{"template", "berth", chart, "--namespace", namespace}, further...)
+	args := append([]string{"template", "berth", folder, "--namespace", namespace}, further...)
 	var out, failure bytes.Buffer
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = &out, &failure
@@ -270,6 +285,70 @@ func TestWrongValues(t *testing.T) {
 	}
 	if refused < 12 {
 		t.Errorf("Helm refuses %d files, want 12", refused)
+	}
+}
+
+// TestOtherRelease checks what Helm says beside what another release has made: how to upgrade or remove it, or how to install it again
+// where nothing of it is in its namespace, so that Helm knows neither an upgrade nor an uninstallation of it.
+func TestOtherRelease(t *testing.T) {
+	role := func(release string) string {
+		return `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"berth-agent","annotations":{"meta.helm.sh/release-name":"` +
+			release + `","meta.helm.sh/release-namespace":"gpus"}}}`
+	}
+	const (
+		namespace = `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"gpus"},"status":{"phase":"Active"}}`
+		ending    = `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"gpus"},"status":{"phase":"Terminating"}}`
+		empty     = `{"kind":"List","apiVersion":"v1","items":[]}`
+		record    = `{"kind":"List","apiVersion":"v1","items":[{"kind":"%s","apiVersion":"v1","metadata":{"name":"sh.helm.release.v1.mine.v3","namespace":"gpus"}}]}`
+		others    = `{"kind":"List","apiVersion":"v1","items":[{"kind":"Secret","apiVersion":"v1","metadata":{"name":"sh.helm.release.v1.mine.too.v1","namespace":"gpus"}}]}`
+		upgrade   = "helm upgrade mine CHART --namespace gpus\nor remove it first\n  helm uninstall mine --namespace gpus"
+		install   = "helm install mine CHART --namespace gpus --create-namespace\n"
+	)
+	for title, tc := range map[string]struct {
+		role, namespace, secrets, configMaps string
+		// want is part of the message.
+		want string
+	}{
+		// What comes after the templates: this API server has no other kinds.
+		"none":                     {want: "no matches for kind"},
+		"a release":                {role("mine"), namespace, fmt.Sprintf(record, "Secret"), empty, upgrade},
+		"a release in ConfigMaps":  {role("mine"), namespace, empty, fmt.Sprintf(record, "ConfigMap"), upgrade},
+		"its namespace is deleted": {role("mine"), "", empty, empty, install},
+		"its namespace goes":       {role("mine"), ending, fmt.Sprintf(record, "Secret"), empty, install},
+		"its namespace is new":     {role("mine"), namespace, others, empty, install},
+	} {
+		t.Run(title, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				list := func(kind, plural string, namespaced bool) string {
+					return fmt.Sprintf(`{"name":%q,"singularName":"","namespaced":%v,"kind":%q,"verbs":["get","list"]}`, plural, namespaced, kind)
+				}
+				answer := map[string]string{
+					"/version": `{"major":"1","minor":"37","gitVersion":"v1.37.1"}`,
+					"/api":     `{"kind":"APIVersions","versions":["v1"]}`,
+					"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"rbac.authorization.k8s.io",` +
+						`"versions":[{"groupVersion":"rbac.authorization.k8s.io/v1","version":"v1"}]}]}`,
+					"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[` + list("Namespace", "namespaces", false) + `,` +
+						list("Secret", "secrets", true) + `,` + list("ConfigMap", "configmaps", true) + `]}`,
+					"/apis/rbac.authorization.k8s.io/v1": `{"kind":"APIResourceList","groupVersion":"rbac.authorization.k8s.io/v1","resources":[` +
+						list("ClusterRole", "clusterroles", false) + `]}`,
+					"/apis/rbac.authorization.k8s.io/v1/clusterroles/berth-agent": tc.role,
+					"/api/v1/namespaces/gpus":                                     tc.namespace,
+					"/api/v1/namespaces/gpus/secrets":                             tc.secrets,
+					"/api/v1/namespaces/gpus/configmaps":                          tc.configMaps,
+				}[r.URL.Path]
+				w.Header().Set("Content-Type", "application/json")
+				if answer == "" {
+					w.WriteHeader(http.StatusNotFound)
+					answer = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+				}
+				_, _ = io.WriteString(w, answer)
+			}))
+			defer server.Close()
+			_, err := templateWith(t, release, "--dry-run=server", "--disable-openapi-validation", "--kube-apiserver", server.URL)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Helm says %v, want %q", err, tc.want)
+			}
+		})
 	}
 }
 

@@ -105,7 +105,14 @@ func (r *remover) farewell(ctx context.Context) {
 	case len(releases) > 0:
 		r.print("Berth is removed; the namespace %s has the Helm releases %s: for that of Berth, now run: helm uninstall NAME -n %s", r.Namespace, strings.Join(releases, ", "), r.Namespace)
 	default:
-		r.print("Berth is removed")
+		role, _ := r.get(ctx, resource("rbac.authorization.k8s.io", "v1", "clusterroles"), "", "berth-agent") // Without the right to read it nothing is known.
+		if role == nil || role.GetAnnotations()[releaseAnnotation] == "" {
+			r.print("Berth is removed")
+			return
+		}
+		r.print("Berth is removed but for its roles: the namespace %s has nothing of the release %s, so helm uninstall does not know it; now run: "+
+			"kubectl delete clusterroles,clusterrolebindings,roles,rolebindings --all-namespaces --selector app.kubernetes.io/part-of=berth",
+			r.Namespace, role.GetAnnotations()[releaseAnnotation])
 	}
 }
 

@@ -416,6 +416,29 @@ func TestWithoutNamespace(t *testing.T) {
 	})
 }
 
+// TestRolesOfADeletedRelease checks that the last line names the command that removes the roles, where helm uninstall finds no release.
+func TestRolesOfADeletedRelease(t *testing.T) {
+	role := func(annotations string) string {
+		return "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: berth-agent, annotations: {" + annotations + "}}"
+	}
+	for name, tc := range map[string]struct{ role, want string }{
+		"of Helm":      {role("meta.helm.sh/release-name: mine"), "has nothing of the release mine, so helm uninstall does not know it; now run: kubectl delete clusterroles,"},
+		"without Helm": {role(""), "Berth is removed\n"},
+		"none":         {strings.Replace(role("meta.helm.sh/release-name: mine"), "berth-agent", "other", 1), "Berth is removed\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, others, kept, tc.role)
+				w.drop(namespaces(), "", "berth-system")
+				w.drop(daemonSets(), "berth-system", "other")
+				if out, err := w.run(Options{}); err != nil || !strings.Contains(out, tc.want) {
+					t.Errorf("%v, want %q:\n%s", err, tc.want, out)
+				}
+			})
+		})
+	}
+}
+
 const awayNode = `apiVersion: v1
 kind: Node
 metadata: {name: node-away, labels: {kubernetes.io/os: linux}}

@@ -37,11 +37,12 @@ var kinds = map[schema.GroupVersionResource]string{
 	resource("coordination.k8s.io", "v1", "leases"):                                     "Lease",
 	resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies"):       "ValidatingAdmissionPolicy",
 	resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings"): "ValidatingAdmissionPolicyBinding",
+	resource("rbac.authorization.k8s.io", "v1", "clusterroles"):                         "ClusterRole",
 	resource("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures"):                             "NodeFeature",
-	v1alpha1.GPUNodes():                                                                 "GPUNode",
-	v1alpha1.GPUStacks():                                                                "GPUStack",
-	v1alpha1.NodeOperations():                                                           "NodeOperation",
-	resource(v1alpha1.Group, v1alpha1.Version, "gpuquotas"):                             "GPUQuota",
+	v1alpha1.GPUNodes():       "GPUNode",
+	v1alpha1.GPUStacks():      "GPUStack",
+	v1alpha1.NodeOperations(): "NodeOperation",
+	resource(v1alpha1.Group, v1alpha1.Version, "gpuquotas"): "GPUQuota",
 }
 
 // errKilled is the response to each write after the one at which the command is killed.

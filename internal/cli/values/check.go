@@ -30,6 +30,8 @@ type checker struct {
 	lines    []map[string]int
 	merged   map[string]any
 	problems []v1alpha1.ValuesProblem
+	// violations are what the schema forbids.
+	violations []v1alpha1.ValuesProblem
 }
 
 // Check returns what is wrong with values files, which Helm merges in their order, in a release of the namespace. Problems of a file come
@@ -64,7 +66,21 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.scheduler()
 	c.mounts(values)
 	c.network(values)
+	if len(c.violations) > 0 {
+		return c.explained()
+	}
 	return c.problems
+}
+
+// explained returns what the schema forbids, in the words of the checks below where one of them finds the same.
+func (c *checker) explained() []v1alpha1.ValuesProblem {
+	for i := range c.violations {
+		v := &c.violations[i]
+		if at := slices.IndexFunc(c.problems, func(p v1alpha1.ValuesProblem) bool { return p.Key == v.Key && p.File == v.File && !p.Warning }); at >= 0 {
+			*v = c.problems[at]
+		}
+	}
+	return c.violations
 }
 
 // read checks a file alone, and merges it.
@@ -94,7 +110,7 @@ func (c *checker) read(file File) {
 	}
 	for _, v := range violations {
 		line, _ := lineOf(lines, v.key)
-		c.problems = append(c.problems, v1alpha1.ValuesProblem{File: file.Name, Line: line, Key: v.key, Message: v.message})
+		c.violations = append(c.violations, v1alpha1.ValuesProblem{File: file.Name, Line: line, Key: v.key, Message: v.message})
 	}
 }
 
@@ -199,59 +215,10 @@ func (c *checker) host(values *Values) {
 	}
 }
 
-// agentFlags are the flags of the agent that the chart gives it.
-func agentFlags() []string {
-	return []string{"--host-root", "--kubelet-dir", "--cdi-dir", "--hook-dir", "--metrics-listen", "--stack", "--validation-files", "--config-map", "--config"}
-}
-
-// pod checks what components have in common.
-func (c *checker) pod(component string, pod *Pod, args, flags []string) {
-	for i, arg := range args {
-		name, _, _ := strings.Cut(arg, "=")
-		if slices.Contains(flags, name) {
-			c.add(fmt.Sprintf("%s.extraArgs[%d]", component, i), name+" is set by the chart", "remove it, and set the value of the chart")
-		}
-	}
-	seen := map[string]bool{}
-	for i, env := range pod.Env {
-		key := fmt.Sprintf("%s.env[%d].name", component, i)
-		switch {
-		case slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE"}, env.Name):
-			c.add(key, env.Name+" is set by the chart", "remove it")
-		case seen[env.Name]:
-			c.add(key, env.Name+" is given twice", "keep one")
-		}
-		seen[env.Name] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(pod.Resources.Requests)) {
-		request := pod.Resources.Requests[name]
-		if limit, ok := pod.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
-			c.add(component+".resources.requests", fmt.Sprintf("%s: %s is more than the limit, %s", name, request.String(), limit.String()), "raise the limit, or lower the request")
-		}
-	}
-}
-
 // scheduler checks the settings of the scheduler.
 func (c *checker) scheduler() {
 	if c.on(false, "scheduler", "replaceDefault") && !c.on(false, "scheduler", "enabled") {
 		c.add("scheduler.replaceDefault", "true needs scheduler.enabled: true", "set it")
-	}
-}
-
-// mounts checks that each further mount has its volume.
-func (c *checker) mounts(values *Values) {
-	volumes := map[string]bool{}
-	for _, volume := range values.Agent.ExtraVolumes {
-		volumes[volume.Name] = true
-	}
-	for i, mount := range values.Agent.ExtraVolumeMounts {
-		key := fmt.Sprintf("agent.extraVolumeMounts[%d]", i)
-		if !volumes[mount.Name] {
-			c.add(key+".name", fmt.Sprintf("no volume of agent.extraVolumes is named %s", mount.Name), "add it")
-		}
-		if slices.Contains([]string{"/host", "/run/berth", "/var/lib/berth"}, path.Clean(mount.MountPath)) {
-			c.add(key+".mountPath", mount.MountPath+" is a mount of the chart", "choose another path")
-		}
 	}
 }
 

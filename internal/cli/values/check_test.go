@@ -3,8 +3,11 @@ package values_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/internal/cli/values"
 )
@@ -90,8 +93,26 @@ func TestCheck(t *testing.T) {
 		"another scheduler for all":          {files: []string{"scheduler: {enabled: true, replaceDefault: true}"}},
 		"a tag in the name of the scheduler": {files: []string{"scheduler: {image: {name: 'a:b'}}"}, want: `scheduler.image.name: "a:b" has a tag or a digest`},
 		"no range":                           {files: []string{"networkPolicy: {apiServerCIDRs: [10.96.0.1]}"}, want: `networkPolicy.apiServerCIDRs[0]: "10.96.0.1" is no range of addresses`},
-		"every address":                      {files: []string{"networkPolicy: {apiServerCIDRs: [0.0.0.0/0]}"}, want: "warning: networkPolicy.apiServerCIDRs[0]: 0.0.0.0/0 is every address, and limits nothing"},
-		"addresses without a policy":         {files: []string{"networkPolicy: {enabled: false, apiServerCIDRs: [10.96.0.1/32]}"}, want: "networkPolicy.apiServerCIDRs: has no effect without networkPolicy.enabled"},
+		"an address of two":                  {files: []string{"networkPolicy: {apiServerCIDRs: [10.96.0.1/32, 10.0.0.1]}"}, want: `networkPolicy.apiServerCIDRs[1]: "10.0.0.1" is no range of addresses`},
+		"cpus":                               {files: []string{"agent: {resources: {requests: {cpus: 1}}}"}, want: "agent.resources.requests.cpus: no resource of a container has this name"},
+		"less than nothing":                  {files: []string{"agent: {resources: {limits: {memory: -1}}}"}, want: "agent.resources.limits.memory: -1 is negative"},
+		"a value of Exists":                  {files: []string{"agent: {tolerations: [{key: a, operator: Exists, value: b}]}"}, want: "agent.tolerations[0]: the operator Exists has no value"},
+		"every taint":                        {files: []string{"web: {tolerations: [{operator: Equal}]}"}, want: "web.tolerations[0]: without a key it tolerates every taint"},
+		"seconds for NoSchedule": {files: []string{"mps: {tolerations: [{key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}]}"},
+			want: "mps.tolerations[0]: tolerationSeconds needs effect: NoExecute"},
+		"tolerations": {files: []string{"agent: {tolerations: [{operator: Exists}, {key: a, value: b}, {key: example.com/a, operator: Exists, effect: NoExecute, tolerationSeconds: 5}]}"}},
+		"two values of a variable": {files: []string{"agent: {env: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}"},
+			want: "agent.env[0]: A has value and valueFrom"},
+		"a condition without values": {files: []string{"operator: {affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In}]}]}}}}"},
+			want: "operator.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]: In needs values"},
+		"a preference with values": {files: []string{"operator: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}}}"},
+			want: "operator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.matchExpressions[0]: Exists has no values"},
+		"a comparison": {files: []string{"operator: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: a, operator: Gt}]}}]}}}"},
+			want: "operator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.matchExpressions[0]: Gt needs one value"},
+		"registries with a port":     {files: []string{"image: {registry: 'registry.example.com:5000/a/b-c'}", "image: {registry: '[2001:db8::1]:5000'}"}},
+		"names with a domain":        {files: []string{"{agent: {nodeSelector: {example.com/a.b_C: ''}, annotations: {Example.com/A: '{}'}, resources: {limits: {nvidia.com/gpu: 0, hugepages-2Mi: 2Mi, cpu: 0.5}, requests: {nvidia.com/gpu: 0}}}, networkPolicy: {apiServerCIDRs: ['2001:db8::/32', 10.0.0.0/8]}}"}},
+		"every address":              {files: []string{"networkPolicy: {apiServerCIDRs: [0.0.0.0/0]}"}, want: "warning: networkPolicy.apiServerCIDRs[0]: 0.0.0.0/0 is every address, and limits nothing"},
+		"addresses without a policy": {files: []string{"networkPolicy: {enabled: false, apiServerCIDRs: [10.96.0.1/32]}"}, want: "networkPolicy.apiServerCIDRs: has no effect without networkPolicy.enabled"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -158,4 +179,55 @@ func FuzzCheck(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestWrongTypes checks that each value of the chart's values.yaml is refused with another type, and each key with another letter, and that
+// the problem names that key.
+func TestWrongTypes(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(charts, "berth", "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults map[string]any
+	if err := yaml.Unmarshal(text, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	// What users name themselves.
+	open := []string{"nodeSelector", "annotations", "labels", "configs", "configFiles", "featureGates", "affinity"}
+	tried := 0
+	refused := func(path []string, key string, value any) {
+		tried++
+		document := map[string]any{key: value}
+		for _, above := range slices.Backward(path) {
+			document = map[string]any{above: document}
+		}
+		data, err := yaml.Marshal(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := strings.Join(append(slices.Clone(path), key), ".")
+		problems := values.Check("berth-system", values.File{Name: "a", Data: data})
+		if len(problems) == 0 || problems[0].Warning || !strings.HasPrefix(strings.NewReplacer("[", ".", "]", "").Replace(problems[0].Key), at) {
+			t.Errorf("%s: %v: the problems are %+v", at, value, problems)
+		}
+	}
+	var walk func(path []string, of map[string]any)
+	walk = func(path []string, of map[string]any) {
+		for key, value := range of {
+			below, isMap := value.(map[string]any)
+			refused(path, key+"x", value)
+			var other any = []any{map[string]any{"a": "b"}}
+			if _, isList := value.([]any); isList {
+				other = "text"
+			}
+			refused(path, key, other)
+			if isMap && !slices.Contains(open, key) {
+				walk(append(slices.Clone(path), key), below)
+			}
+		}
+	}
+	walk(nil, defaults)
+	if tried < 200 {
+		t.Errorf("only %d values were tried", tried)
+	}
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 )
@@ -17,21 +19,26 @@ import (
 //go:embed values.schema.json
 var schemaText string
 
+// compiled is the schema, ready for use.
+var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
+	document, err := jsonschema.UnmarshalJSON(strings.NewReader(schemaText))
+	if err != nil {
+		return nil, err
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("values.schema.json", document); err != nil {
+		return nil, err
+	}
+	return compiler.Compile("values.schema.json")
+})
+
 // violation is a value that the schema forbids.
 type violation struct{ key, message string }
 
 // violations returns what the schema forbids in values, in the order of the keys. Helm checks the merged values, in which a key without
 // a value is missing.
 func violations(values map[string]any) ([]violation, error) {
-	document, err := jsonschema.UnmarshalJSON(strings.NewReader(schemaText))
-	if err != nil {
-		return nil, fmt.Errorf("read the schema: %w", err)
-	}
-	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource("values.schema.json", document); err != nil {
-		return nil, fmt.Errorf("read the schema: %w", err)
-	}
-	schema, err := compiler.Compile("values.schema.json")
+	schema, err := compiled()
 	if err != nil {
 		return nil, fmt.Errorf("read the schema: %w", err)
 	}
@@ -47,15 +54,23 @@ func violations(values map[string]any) ([]violation, error) {
 	slices.SortFunc(found, func(a, b violation) int {
 		return strings.Compare(a.key+"\x00"+a.message, b.key+"\x00"+b.message)
 	})
-	return slices.Compact(found), nil
+	// A value that may have one of several forms has a violation for each.
+	return slices.CompactFunc(found, func(a, b violation) bool { return a.key == b.key }), nil
 }
 
 // leaves returns the causes of an error that have no further causes.
 func leaves(wrong *jsonschema.ValidationError, printer *message.Printer) []violation {
+	var found []violation
+	// Keys that the types of the values do not have were found before: these are in maps.
+	if names, ok := wrong.ErrorKind.(*kind.AdditionalProperties); ok {
+		for _, name := range names.Properties {
+			found = append(found, violation{keyOf(append(slices.Clone(wrong.InstanceLocation), name)), "a key of this form is not allowed here"})
+		}
+		return found
+	}
 	if len(wrong.Causes) == 0 {
 		return []violation{{keyOf(wrong.InstanceLocation), wrong.ErrorKind.LocalizedString(printer)}}
 	}
-	var found []violation
 	for _, cause := range wrong.Causes {
 		found = append(found, leaves(cause, printer)...)
 	}

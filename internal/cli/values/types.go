@@ -232,7 +232,8 @@ type Web struct {
 type Policies struct {
 	// OwnNode limits the writes of an agent to its own Node and the objects about it.
 	OwnNode bool `json:"ownNode,omitempty"`
-	// PrivilegedPods lets nobody but the DaemonSet controller create privileged pods in the release's namespace.
+	// PrivilegedPods lets only the DaemonSet controller create privileged pods in the release's namespace, and no user add a container to
+	// one or change its images.
 	PrivilegedPods bool `json:"privilegedPods,omitempty"`
 	// Operator limits the writes of the operator to the ResourceQuotas, pods and ResourceClaims that it makes.
 	Operator bool `json:"operator,omitempty"`

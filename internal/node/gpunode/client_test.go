@@ -117,7 +117,7 @@ func TestCheckDefinition(t *testing.T) {
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
 			api, requests, _ := server(t, test.answers)
-			err := CheckDefinition(t.Context(), api)
+			_, err := CheckDefinition(t.Context(), api)
 			if test.err != nil && !errors.Is(err, test.err) {
 				t.Errorf("error %v, want %v", err, test.err)
 			}

@@ -8,6 +8,6 @@
 // # Access
 //
 // The agent needs, on the cluster: get, create and patch on gpunodes.berth.dev, and delete for "berth-agent uninstall";
-// get on nodes (for the owner reference); get on customresourcedefinitions. A GPUNode names the pods of all tenants that
+// get on nodes (for the owner reference); get and watch on customresourcedefinitions. A GPUNode names the pods of all tenants that
 // hold its GPUs: grant get, list and watch on gpunodes only to users who may see them.
 package gpunode

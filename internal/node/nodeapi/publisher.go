@@ -45,6 +45,8 @@ type PublisherDeps[T any] struct {
 type Publisher[T any] struct {
 	deps PublisherDeps[T]
 	wake *signal.Signal
+	// recheck wakes Run for a comparison.
+	recheck chan struct{}
 
 	mu     sync.Mutex
 	wanted T
@@ -65,7 +67,15 @@ func NewPublisher[T any](deps PublisherDeps[T]) *Publisher[T] {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Publisher[T]{deps: deps, wake: signal.New()}
+	return &Publisher[T]{deps: deps, wake: signal.New(), recheck: make(chan struct{}, 1)}
+}
+
+// Recheck makes the publisher compare and write at once, also while it waits after failed attempts. It never waits.
+func (p *Publisher[T]) Recheck() {
+	select {
+	case p.recheck <- struct{}{}:
+	default:
+	}
 }
 
 // Publish sets the wanted value, which must not be changed afterwards. It never waits; of several calls between two
@@ -130,16 +140,23 @@ func (p *Publisher[T]) Run(ctx context.Context) error {
 		default:
 			failures = 0
 		}
-		if err := sleep(ctx, p.deps.Retry.Clock, pause); err != nil {
+		again, err := p.pause(ctx, pause)
+		switch {
+		case err != nil:
 			return err
-		}
-		if failures > 0 {
+		case again:
+			p.compare(ctx, &there)
+			failures = 0
+			continue
+		case failures > 0:
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.wake.C():
+		case <-p.recheck:
+			p.compare(ctx, &there)
 		case <-resync.C():
 			p.compare(ctx, &there)
 			next := p.deps.Resync
@@ -148,6 +165,23 @@ func (p *Publisher[T]) Run(ctx context.Context) error {
 			}
 			resync.Reset(next)
 		}
+	}
+}
+
+// pause waits between two attempts; again is true when Recheck ended the wait.
+func (p *Publisher[T]) pause(ctx context.Context, pause time.Duration) (again bool, err error) {
+	if pause <= 0 {
+		return false, ctx.Err()
+	}
+	timer := p.deps.Retry.Clock.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-p.recheck:
+		return true, nil
+	case <-timer.C():
+		return false, nil
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
@@ -336,4 +337,30 @@ func TestRetryDependsOnTheNode(t *testing.T) {
 	if len(pauses) < 50 {
 		t.Errorf("100 nodes have only %d different pauses", len(pauses))
 	}
+}
+
+// TestSpread checks that what one event makes 1,000 agents do is spread over the whole limit: in no tenth of it more than two tenths of
+// them.
+func TestSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 5 * time.Second
+		var mu sync.Mutex
+		tenths := map[time.Duration]int{}
+		var group sync.WaitGroup
+		for i := range 1000 {
+			group.Go(func() {
+				began := time.Now()
+				if err := (nodeapi.Retry{Clock: clock.RealClock{}, NodeName: "node-" + strconv.Itoa(i)}).Spread(t.Context(), limit); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				tenths[time.Since(began)*10/limit]++
+				mu.Unlock()
+			})
+		}
+		group.Wait()
+		if len(tenths) != 10 || slices.Max(slices.Collect(maps.Values(tenths))) > 200 {
+			t.Errorf("agents in each tenth of the limit: %v", tenths)
+		}
+	})
 }

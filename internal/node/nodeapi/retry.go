@@ -27,10 +27,20 @@ type Retry struct {
 // Pause returns the time to wait after a number of consecutive failures, at least one.
 func (r Retry) Pause(failures int) time.Duration {
 	pause := retryFirst << min(max(failures-1, 0), 6)
+	return min(pause+r.part(pause/4), retryMax)
+}
+
+// part returns the part of a duration that depends on the name of the node.
+func (r Retry) part(of time.Duration) time.Duration {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(r.NodeName))
-	pause += pause / 4 * time.Duration(hash.Sum32()%1000) / 1000
-	return min(pause, retryMax)
+	return of * time.Duration(hash.Sum32()%1000) / 1000
+}
+
+// Spread waits for a part of limit that depends on the name of the node, before what one event makes all agents of a cluster do. It returns
+// the error of ctx when that ends first.
+func (r Retry) Spread(ctx context.Context, limit time.Duration) error {
+	return sleep(ctx, r.Clock, r.part(limit))
 }
 
 // Do calls attempt until it returns true or ctx ends. Only the latter is an error.

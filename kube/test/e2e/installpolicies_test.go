@@ -76,32 +76,21 @@ func policyPod(spec, container string) string {
 	return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{` + spec + `"containers":[{` + container + `"name":"main","image":"example.com/x"}]}}`
 }
 
+// testPrivilegedPods checks that the API server has the policy and knows the controllers. kube/test/policies has the table of pods.
 func testPrivilegedPods(t *testing.T, c *sandbox.Cluster) {
-	hostPath := policyPod(`"volumes":[{"name":"v","hostPath":{"path":"/"}}],`, "")
 	privileged := policyPod("", `"securityContext":{"privileged":true},`)
-	const capability = `"securityContext":{"capabilities":{"add":[%q]}},`
+	const profile = `"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/main":"unconfined"},`
 	for name, tc := range map[string]struct {
 		user, namespace, pod string
 		want                 string // of the refusal; empty if there is none
 	}{
-		"privileged":            {pod: privileged, want: "privileged container main"},
-		"host path":             {pod: hostPath, want: "hostPath /;"},
-		"host's processes":      {pod: policyPod(`"hostPID":true,`, ""), want: "this one has: hostPID;"},
-		"host's network":        {pod: policyPod(`"hostNetwork":true,`, ""), want: "hostNetwork"},
-		"host's IPC":            {pod: policyPod(`"hostIPC":true,`, ""), want: "hostIPC"},
-		"several":               {pod: policyPod(`"hostPID":true,"hostIPC":true,`, `"securityContext":{"privileged":true},`), want: "hostPID, hostIPC, privileged container main;"},
-		"SYS_ADMIN":             {pod: policyPod("", fmt.Sprintf(capability, "SYS_ADMIN")), want: "capabilities of container main"},
-		"ALL":                   {pod: policyPod("", fmt.Sprintf(capability, "ALL")), want: "capabilities of container main"},
-		"/proc":                 {pod: policyPod(`"hostUsers":false,`, `"securityContext":{"procMount":"Unmasked"},`), want: "procMount of container main"},
-		"init container":        {pod: policyPod(`"initContainers":[{"name":"first","image":"example.com/x","securityContext":{"privileged":true}}],`, ""), want: "privileged container first"},
-		"agent's account":       {pod: policyPod(`"serviceAccountName":"berth-agent",`, ""), want: "the account berth-agent"},
-		"a controller":          {user: "system:serviceaccount:kube-system:replicaset-controller", pod: privileged, want: "privileged container main"},
-		"plain":                 {pod: policyPod("", "")},
-		"NET_BIND_SERVICE":      {pod: policyPod("", fmt.Sprintf(capability, "NET_BIND_SERVICE"))},
-		"no host's processes":   {pod: policyPod(`"hostPID":false,`, "")},
-		"another namespace":     {namespace: "kube-system", pod: privileged},
-		"DaemonSet controller":  {user: daemonSetController, pod: privileged},
-		"DaemonSet, everything": {user: daemonSetController, pod: policyPod(`"hostPID":true,"volumes":[{"name":"v","hostPath":{"path":"/"}}],`, "")},
+		"privileged":               {pod: privileged, want: "privileged container main"},
+		"AppArmor's old profile":   {pod: strings.Replace(policyPod("", ""), `"metadata":{`, profile, 1), want: "main;"},
+		"the operator's account":   {pod: policyPod(`"serviceAccountName":"berth-operator",`, ""), want: "the account berth-operator;"},
+		"a controller":             {user: "system:serviceaccount:kube-system:replicaset-controller", pod: privileged, want: "privileged container main"},
+		"plain":                    {pod: policyPod("", "")},
+		"another namespace":        {namespace: "kube-system", pod: privileged},
+		"the DaemonSet controller": {user: daemonSetController, pod: privileged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			namespace := agentNamespace
@@ -125,7 +114,7 @@ func checkRefusal(t *testing.T, err error, policy, want string) {
 	}
 }
 
-// testDebug tries to add containers to a running pod of the agent, which is privileged itself.
+// testDebug tries to add containers to a running pod of the agent, which is privileged itself, and to change its image.
 func testDebug(t *testing.T, c *sandbox.Cluster) {
 	node := c.Nodes()[0]
 	agents, err := node.AgentPods(t.Context())
@@ -136,27 +125,35 @@ func testDebug(t *testing.T, c *sandbox.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, tc := range map[string]struct {
-		security *corev1.SecurityContext
-		want     string
-	}{
-		"privileged": {&corev1.SecurityContext{Privileged: new(true)}, "privileged container debug"},
-		"SYS_PTRACE": {&corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}, "capabilities of container debug"},
-		"plain":      {nil, ""},
+	pods := clients.CoreV1().Pods(agentNamespace)
+	add := func(ctx context.Context, pod *corev1.Pod, mounts ...corev1.VolumeMount) error {
+		pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			Name: "debug", Image: "example.com/x", TerminationMessagePolicy: corev1.TerminationMessageReadFile, VolumeMounts: mounts}})
+		_, err := pods.UpdateEphemeralContainers(ctx, pod.Name, pod, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	for name, change := range map[string]func(context.Context, *corev1.Pod) error{
+		"a container": func(ctx context.Context, pod *corev1.Pod) error { return add(ctx, pod) },
+		"the node's files": func(ctx context.Context, pod *corev1.Pod) error {
+			i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
+			return add(ctx, pod, corev1.VolumeMount{Name: pod.Spec.Volumes[i].Name, MountPath: "/files"})
+		},
+		"another image": func(ctx context.Context, pod *corev1.Pod) error {
+			pod.Spec.Containers[0].Image = "example.com/x"
+			_, err := pods.Update(ctx, pod, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			waitUntil(t, 10*time.Second, "the pod does not change during the request", func(ctx context.Context) error {
-				pod, err := clients.CoreV1().Pods(agentNamespace).Get(ctx, agents[0].Name, metav1.GetOptions{})
+				pod, err := pods.Get(ctx, agents[0].Name, metav1.GetOptions{})
 				if err != nil {
 					return err
 				}
-				pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-					Name: "debug", Image: "example.com/x", TerminationMessagePolicy: corev1.TerminationMessageReadFile, SecurityContext: tc.security}})
-				_, err = clients.CoreV1().Pods(agentNamespace).UpdateEphemeralContainers(ctx, pod.Name, pod, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
-				if apierrors.IsConflict(err) {
+				if err = change(ctx, pod); apierrors.IsConflict(err) {
 					return err
 				}
-				checkRefusal(t, err, "berth-privileged-pods", tc.want)
+				checkRefusal(t, err, "berth-privileged-pods", "nor its images be changed, and this one has: hostP")
 				return nil
 			})
 		})

@@ -4,7 +4,7 @@
 // It guarantees that a write which hangs or fails delays none of another object, that a failed write is repeated and reported
 // as a problem, and that a standalone agent, which has no API server, can set everything and writes nothing.
 //
-// What wakes it: a value that is set; a tick, which restores what others have changed.
+// What wakes it: a value that is set; a tick, which restores what others have changed; a change of the definition.
 //
 // What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "gate-condition", "gate-taint",
 // "mig-state-label", "gpunode" and "definition"; and the conditions MIGApplied and GPUsReady in [nodeapi.Conditions].
@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -33,6 +34,14 @@ import (
 
 // stateTimeout bounds how long SetMIGState waits for the API server.
 const stateTimeout = 2 * time.Second
+
+const (
+	// writeSpread is the time in which the agents of a cluster write their GPUNodes when the definition is made again: of 1,000 nodes 200
+	// each second.
+	writeSpread = 5 * time.Second
+	// longWatch is how long a watch lasts that has not failed.
+	longWatch = time.Minute
+)
 
 // Deps are what Workers are made of.
 type Deps struct {
@@ -86,19 +95,68 @@ func (w *Workers) Run(ctx context.Context) error {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.ready.Run, w.gateTaint.Run, w.migState.Run, w.gpuNode.Run, w.checkDefinition} {
+	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.ready.Run, w.gateTaint.Run, w.migState.Run, w.gpuNode.Run, w.followDefinition} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()
 }
 
-// checkDefinition reports that the definition of GPUNode is missing or old until it is there, or until the agent lacks the permission.
-func (w *Workers) checkDefinition(ctx context.Context) error {
-	return w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
-		err := gpunode.CheckDefinition(ctx, w.deps.Client)
-		w.deps.Report("definition", "GPUNODE_DEFINITION", err)
-		return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
-	})
+// followDefinition reports that the definition of GPUNode is missing or old while it is, and has the GPUNode written again when the
+// definition is made again, with which the API server has deleted it. Without the permission to watch it ends when the definition is there.
+func (w *Workers) followDefinition(ctx context.Context) error {
+	f := definitionFollower{Workers: w}
+	for ctx.Err() == nil {
+		permitted := true
+		err := w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
+			began := w.deps.Retry.Clock.Now()
+			err := gpunode.FollowDefinition(ctx, w.deps.Client, func(ctx context.Context) error {
+				if err := f.check(ctx); errors.Is(err, gpunode.ErrUnread) {
+					return err
+				}
+				return nil // It is reported, and changes with the definition.
+			})
+			permitted = !errors.Is(err, gpunode.ErrNotPermitted)
+			if err != nil && permitted && !f.checked && ctx.Err() == nil {
+				w.deps.Report("definition", "GPUNODE_DEFINITION", err)
+			}
+			// The API server ends each watch after some time.
+			return !permitted || w.deps.Retry.Clock.Since(began) >= longWatch
+		})
+		if err == nil && !permitted {
+			return w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
+				err := f.check(ctx)
+				return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
+			})
+		}
+	}
+	return ctx.Err()
+}
+
+// definitionFollower knows the definition of GPUNode that was seen last.
+type definitionFollower struct {
+	*Workers
+	checked bool
+	served  types.UID
+}
+
+// check reports what is wrong with the definition. While it cannot be read, what was seen last counts.
+func (f *definitionFollower) check(ctx context.Context) error {
+	served, err := gpunode.CheckDefinition(ctx, f.deps.Client)
+	if errors.Is(err, gpunode.ErrUnread) && f.checked {
+		return err
+	}
+	f.deps.Report("definition", "GPUNODE_DEFINITION", err)
+	if errors.Is(err, gpunode.ErrUnread) {
+		return err
+	}
+	if served != "" && served != f.served && f.checked && f.deps.Retry.Spread(ctx, writeSpread) == nil {
+		f.gpuNode.Recheck()
+	}
+	f.checked = true
+	if served != "" {
+		f.served = served
+	}
+	return err
 }
 
 // SetCondition sets the Node's condition GPUsHealthy.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -70,6 +71,10 @@ func New(t testing.TB) *Server {
 		tracker: tracker, react: clienttesting.ObjectReaction(tracker), applied: map[string][]string{},
 	}
 	s.PrependReactor("*", "*", s.handle)
+	s.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		stream, err := tracker.Watch(action.GetResource(), action.GetNamespace())
+		return true, stream, err
+	})
 	s.AddNode("uid-1")
 	return s
 }

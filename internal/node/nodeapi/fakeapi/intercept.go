@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 )
 
@@ -58,6 +59,13 @@ func (r requests) Get(ctx context.Context, name string, options metav1.GetOption
 		return nil, err
 	}
 	return r.ResourceInterface.Get(ctx, name, options, subresources...)
+}
+
+func (r requests) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if err := r.see("watch", "", nil); err != nil {
+		return nil, err
+	}
+	return r.ResourceInterface.Watch(ctx, options)
 }
 
 func (r requests) Create(ctx context.Context, object *unstructured.Unstructured, options metav1.CreateOptions, subresources ...string) (*unstructured.Unstructured, error) {
