@@ -1,6 +1,7 @@
 package values
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -62,6 +65,7 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.counters("agent.dcgmCounters", values.Agent.DCGMCounters)
 	c.gate(values)
 	c.scheduler()
+	c.updateStrategy(&values.Agent.UpdateStrategy)
 	c.mounts(values)
 	c.network(values)
 	return c.problems
@@ -235,6 +239,19 @@ func (c *checker) pod(component string, pod *Pod, args, flags []string) {
 func (c *checker) scheduler() {
 	if c.on(false, "scheduler", "replaceDefault") && !c.on(false, "scheduler", "enabled") {
 		c.add("scheduler.replaceDefault", "true needs scheduler.enabled: true", "set it")
+	}
+}
+
+// updateStrategy checks how the agents are replaced: Kubernetes refuses a DaemonSet with both numbers, and one with none.
+func (c *checker) updateStrategy(strategy *appsv1.DaemonSetUpdateStrategy) {
+	surge, unavailable := intstr.FromString("100%"), intstr.FromInt32(0) // the chart's
+	if r := strategy.RollingUpdate; r != nil {
+		surge, unavailable = *cmp.Or(r.MaxSurge, &surge), *cmp.Or(r.MaxUnavailable, &unavailable)
+	}
+	none := func(n intstr.IntOrString) bool { return strings.TrimSuffix(n.String(), "%") == "0" }
+	if strategy.Type != appsv1.OnDeleteDaemonSetStrategyType && none(surge) == none(unavailable) {
+		c.add("agent.updateStrategy.rollingUpdate", fmt.Sprintf("maxSurge is %s and maxUnavailable %s, and one of them has to be 0 and the other more", &surge, &unavailable),
+			"leave both out, or set maxSurge: 0 beside maxUnavailable")
 	}
 }
 

@@ -167,7 +167,7 @@ func (r *Reconciler) describe(op *v1alpha1.NodeOperation, made objects) error {
 	about := metav1.ObjectMeta{
 		Namespace: r.deps.Namespace,
 		Name:      podName(op.Spec.Node),
-		Labels: map[string]string{v1alpha1.ValidationLabel: labelValue, "app.kubernetes.io/name": "berth-validate", "app.kubernetes.io/part-of": "berth",
+		Labels: map[string]string{v1alpha1.ValidationLabel: labelValue, "app.kubernetes.io/name": PodName, "app.kubernetes.io/part-of": "berth",
 			"app.kubernetes.io/managed-by": "berth-operator"},
 		Annotations: map[string]string{v1alpha1.ValidationKeyAnnotation: op.Spec.Key, hashAnnotation: hex.EncodeToString(sum[:8])},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindNodeOperation, Name: op.Name, UID: op.UID,
