@@ -104,6 +104,7 @@ what it created, use berth-agent uninstall.`,
 const logPatience = time.Second
 
 func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, log *slog.Logger) error {
+	lowerOOMScore(log)
 	watcher, err := configwatch.Open(configwatch.Deps{
 		File: o.File, Override: o.Override(cmd), ConfigMap: o.ConfigMap, DefaultKey: o.DefaultKey,
 		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return o.Connect(base) },
