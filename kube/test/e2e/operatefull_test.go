@@ -35,7 +35,7 @@ type fullNodes struct {
 	ready, broken, packed sandbox.Node
 }
 
-// TestOperateFullNodes upgrades the agent on nodes that have no room for a second one: no pod of a user ends, the GPUs stay healthy, and a
+// TestOperateFullNodes upgrades the agent on nodes that have nothing left for a second one: no pod of a user ends, the GPUs stay healthy, and a
 // node whose new agent cannot start delays no other.
 func TestOperateFullNodes(t *testing.T) {
 	c := ownCluster(t, sandbox.Options{Nodes: 3, Profile: profileName(), NoAgent: true, KubeletConfig: map[string]any{"maxPods": fullNodePods}})
@@ -86,8 +86,8 @@ func TestOperateFullNodes(t *testing.T) {
 	t.Logf("the agents were upgraded %s after the command of the upgrade began", ms(took))
 }
 
-// fill requests what is left of each node's CPU and memory with a pod of a user that holds GPUs, and fills the packed one with pods. It returns
-// the users' pods.
+// fill requests what is left of each node's CPU and memory with a pod of a user that holds GPUs, and fills the packed one with pods. It
+// returns the users' pods.
 func (f *fullNodes) fill(t *testing.T) []*corev1.Pod {
 	t.Helper()
 	var pods []*corev1.Pod

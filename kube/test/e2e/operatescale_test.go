@@ -165,8 +165,8 @@ func testScaleRest(t *testing.T, s *scale) {
 	s.checkMemory(t, "at rest")
 }
 
-// testScaleRollout replaces the pods of a DaemonSet on the API nodes, which has all that matters to it from the agent's, and measures how long it
-// takes. The pods themselves start at once.
+// testScaleRollout replaces the pods of a DaemonSet on the API nodes, which has the strategy, the priority and the requests of the agent's,
+// and measures how long it takes. The pods themselves start at once.
 func testScaleRollout(t *testing.T, s *scale) {
 	sets := s.Client().AppsV1().DaemonSets(agentNamespace)
 	agent, err := sets.Get(t.Context(), agentName, metav1.GetOptions{})

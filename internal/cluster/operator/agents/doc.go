@@ -3,8 +3,8 @@
 // There the old agent ends first.
 //
 // What it guarantees:
-//   - It ends an agent only if one of a newer revision of the same DaemonSet waits for this very node, and the scheduler says that the number
-//     of pods is what is in the way. Where CPU or memory are missing too, the end of the old agent may not be enough: it stays.
+//   - It ends an agent only if one of a newer revision of the same DaemonSet waits for this very node, and the scheduler says that
+//     the number of pods is what is in the way. Where CPU or memory are missing too, the end of the old agent may not be enough: it stays.
 //   - It ends no further agent while as many nodes as [most] allows are without a ready one, so that a version that does not work takes
 //     the GPUs of only these nodes. Fewer that do not become ready delay no other node.
 //   - It names the agent by its UID: a pod of the same name that came later stays.

@@ -4,6 +4,7 @@
 // nothing is settled before the MIG layout is known, since GPUs that are to be partitioned would be advertised whole; that of two agents
 // during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its DRA driver,
 // and takes it over then; and that the MPS daemons are known before anything that names them is written.
+// And that the kernel ends an agent in a pod after nearly all other processes when the node is out of memory.
 //
 // What it waits for: the first scan of the hardware; the kubelet's record of claims; the layout, as long as the API server may have it; and
 // its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.

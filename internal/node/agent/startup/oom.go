@@ -1,4 +1,4 @@
-package command
+package startup
 
 import (
 	"fmt"
@@ -28,8 +28,9 @@ func setOOMScore(file string) error {
 	return os.WriteFile(file, []byte(strconv.Itoa(oomScoreAdj)), 0o644)
 }
 
-// lowerOOMScore sets the score of an agent in a pod; what runs elsewhere has the one of its service.
-func lowerOOMScore(log *slog.Logger) {
+// LowerOOMScore makes the kernel end an agent in a pod after nearly all others when the node is out of memory. One that runs elsewhere keeps
+// the score of its service.
+func LowerOOMScore(log *slog.Logger) {
 	if os.Getenv("POD_NAME") == "" {
 		return
 	}
