@@ -28,8 +28,8 @@ func setOOMScore(file string) error {
 	return os.WriteFile(file, []byte(strconv.Itoa(oomScoreAdj)), 0o644)
 }
 
-// LowerOOMScore makes the kernel end an agent in a pod after nearly all others when the node is out of memory. One that runs elsewhere keeps
-// the score of its service.
+// LowerOOMScore makes the kernel end an agent in a pod after nearly all others when the node is out of memory. One that runs elsewhere
+// keeps the score of its service.
 func LowerOOMScore(log *slog.Logger) {
 	if os.Getenv("POD_NAME") == "" {
 		return
