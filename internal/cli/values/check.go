@@ -1,7 +1,6 @@
 package values
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +10,6 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -244,13 +242,27 @@ func (c *checker) scheduler() {
 
 // updateStrategy checks how the agents are replaced: Kubernetes refuses a DaemonSet with both numbers, and one with none.
 func (c *checker) updateStrategy(strategy *appsv1.DaemonSetUpdateStrategy) {
-	surge, unavailable := intstr.FromString("100%"), intstr.FromInt32(0) // the chart's
-	if r := strategy.RollingUpdate; r != nil {
-		surge, unavailable = *cmp.Or(r.MaxSurge, &surge), *cmp.Or(r.MaxUnavailable, &unavailable)
+	switch strategy.Type {
+	case appsv1.OnDeleteDaemonSetStrategyType:
+		return
+	case "", appsv1.RollingUpdateDaemonSetStrategyType:
+	default:
+		c.add("agent.updateStrategy.type", fmt.Sprintf("%q is neither RollingUpdate nor OnDelete", strategy.Type), "write one of them")
 	}
-	none := func(n intstr.IntOrString) bool { return strings.TrimSuffix(n.String(), "%") == "0" }
-	if strategy.Type != appsv1.OnDeleteDaemonSetStrategyType && none(surge) == none(unavailable) {
-		c.add("agent.updateStrategy.rollingUpdate", fmt.Sprintf("maxSurge is %s and maxUnavailable %s, and one of them has to be 0 and the other more", &surge, &unavailable),
+	number := func(key, byDefault string) string {
+		value, ok := c.given("agent", "updateStrategy", "rollingUpdate", key)
+		switch {
+		case !ok:
+			return byDefault
+		case value == nil:
+			return "0"
+		default:
+			return fmt.Sprint(value)
+		}
+	}
+	surge, unavailable := number("maxSurge", "100%"), number("maxUnavailable", "0")
+	if none := []string{"0", "0%"}; slices.Contains(none, surge) == slices.Contains(none, unavailable) {
+		c.add("agent.updateStrategy.rollingUpdate", fmt.Sprintf("maxSurge is %s and maxUnavailable %s, and one of them has to be 0 and the other more", surge, unavailable),
 			"leave both out, or set maxSurge: 0 beside maxUnavailable")
 	}
 }
