@@ -196,6 +196,7 @@ var rules = []rule{
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
 	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/agents", never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/stack", berth: []string{"api/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/validation", berth: []string{"api/", "internal/core/nodeop"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/definitions", berth: []string{"api/", "internal/core/"}, never: []string{"os", "net"}},

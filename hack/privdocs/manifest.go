@@ -48,7 +48,7 @@ func sectionOf(object *yaml.Node) (*section, error) {
 	case "DaemonSet", "Deployment":
 		rows, err := privileges(at(object, "spec", "template", "spec"))
 		return &section{"On the node: " + kind + " " + name, []string{"privilege", "why"}, rows}, err
-	case "ServiceAccount", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Service", "NetworkPolicy", "ResourceQuota", "PodMonitor", "PrometheusRule",
+	case "ServiceAccount", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Service", "NetworkPolicy", "ResourceQuota", "PriorityClass", "PodDisruptionBudget", "PodMonitor", "PrometheusRule",
 		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 		return nil, nil
 	default:

@@ -39,14 +39,40 @@ priorityClassName: {{ . }}
 {{- end }}
 nodeSelector:
   {{- toYaml (merge (dict "kubernetes.io/os" "linux") (.pod.nodeSelector | default dict)) | nindent 2 }}
+{{- $affinity := .pod.affinity | default dict }}
 {{- if .switched }}
-affinity:
-  {{- include "berth.switched" .pod.affinity | trim | nindent 2 }}
-{{- else }}
-{{- with .pod.affinity }}
+{{- $affinity = include "berth.switched" $affinity | fromYaml }}
+{{- end }}
+{{- /* Several pods of a component run apart from one another, where they can; those of another revision do not count. */}}
+{{- if gt (int .pod.replicas) 1 }}
+{{- $own := dict "labelSelector" (dict "matchLabels" (dict "app.kubernetes.io/name" .name)) "matchLabelKeys" (list "pod-template-hash") }}
+{{- $term := dict "weight" 100 "podAffinityTerm" (merge (dict "topologyKey" "kubernetes.io/hostname") $own) }}
+{{- $affinity = merge (dict) $affinity (dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list $term))) }}
+topologySpreadConstraints:
+- {{ merge (dict "maxSkew" 1 "topologyKey" "topology.kubernetes.io/zone" "whenUnsatisfiable" "ScheduleAnyway") $own | toYaml | nindent 2 | trim }}
+{{- end }}
+{{- with $affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* The PodDisruptionBudget of a component with several pods: include "berth.disruptionBudget" (dict "root" $ "name" "berth-operator" "pod" .Values.operator). */}}
+{{- define "berth.disruptionBudget" -}}
+{{- if gt (int .pod.replicas) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{ include "berth.labels" .name }}
+spec:
+  maxUnavailable: 1
+  # A pod that is not ready keeps no node from being drained.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {app.kubernetes.io/name: {{ .name }}}
 {{- end }}
 {{- end -}}
 

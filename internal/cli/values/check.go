@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -64,6 +65,7 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.counters("agent.dcgmCounters", values.Agent.DCGMCounters)
 	c.gate(values)
 	c.scheduler()
+	c.updateStrategy(&values.Agent.UpdateStrategy)
 	c.mounts(values)
 	c.network(values)
 	if len(c.violations) > 0 {
@@ -219,6 +221,33 @@ func (c *checker) host(values *Values) {
 func (c *checker) scheduler() {
 	if c.on(false, "scheduler", "replaceDefault") && !c.on(false, "scheduler", "enabled") {
 		c.add("scheduler.replaceDefault", "true needs scheduler.enabled: true", "set it")
+	}
+}
+
+// updateStrategy checks how the agents are replaced: Kubernetes refuses a DaemonSet with both numbers, and one with none.
+func (c *checker) updateStrategy(strategy *appsv1.DaemonSetUpdateStrategy) {
+	switch strategy.Type {
+	case appsv1.OnDeleteDaemonSetStrategyType:
+		return
+	case "", appsv1.RollingUpdateDaemonSetStrategyType:
+	default:
+		c.add("agent.updateStrategy.type", fmt.Sprintf("%q is neither RollingUpdate nor OnDelete", strategy.Type), "write one of them")
+	}
+	number := func(key, byDefault string) string {
+		value, ok := c.given("agent", "updateStrategy", "rollingUpdate", key)
+		switch {
+		case !ok:
+			return byDefault
+		case value == nil:
+			return "0"
+		default:
+			return fmt.Sprint(value)
+		}
+	}
+	surge, unavailable := number("maxSurge", "100%"), number("maxUnavailable", "0")
+	if none := []string{"0", "0%"}; slices.Contains(none, surge) == slices.Contains(none, unavailable) {
+		c.add("agent.updateStrategy.rollingUpdate", fmt.Sprintf("maxSurge is %s and maxUnavailable %s, and one of them has to be 0 and the other more", surge, unavailable),
+			"leave both out, or set maxSurge: 0 beside maxUnavailable")
 	}
 }
 

@@ -1,6 +1,7 @@
 package values
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -112,6 +113,8 @@ type Agent struct {
 	// Image is the agent's image.
 	Image Image `json:"image,omitzero"`
 	Pod   `json:",inline"`
+	// UpdateStrategy is how the pods are replaced. One of maxSurge and maxUnavailable has to be 0.
+	UpdateStrategy appsv1.DaemonSetUpdateStrategy `json:"updateStrategy,omitzero"`
 	// MetricsPort is the port of /metrics.
 	MetricsPort int `json:"metricsPort,omitempty" jsonschema:"minimum=1,maximum=65535"`
 	// DRADriverName is the name of the DRA driver (docs/dra.md). Before it is changed, no node may have claims.
@@ -259,7 +262,7 @@ type NetworkPolicy struct {
 type CriticalPods struct {
 	// Quota makes a ResourceQuota that allows such pods in the release's namespace, as GKE needs it.
 	Quota bool `json:"quota,omitempty"`
-	// Pods is how many the quota allows: two per node during an upgrade, the operator's and the scheduler's.
+	// Pods is how many the quota allows.
 	Pods int `json:"pods,omitempty" jsonschema:"minimum=1"`
 }
 

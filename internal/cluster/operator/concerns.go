@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/berth-gpu/berth/internal/cluster/operator/agents"
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpunodes"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
@@ -56,8 +57,13 @@ func concerns() []concern {
 			return stack.Add(m, stack.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Clock: s.clock,
 				Log: s.log.With("concern", "stack")})
 		}},
-		// It reads the GPUStack from the cache of the one before.
-		{name: "validation", cached: validation.Cached, add: func(m manager.Manager, s shared) error {
+		{name: "agents", cached: func(namespace string) map[client.Object]cache.ByObject {
+			return agents.Cached(namespace, validation.PodName)
+		}, add: func(m manager.Manager, s shared) error {
+			return agents.Add(m, agents.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Log: s.log.With("concern", "agents")})
+		}},
+		// It reads the GPUStack and its pods from the caches of those before.
+		{name: "validation", cached: anywhere(validation.Cached), add: func(m manager.Manager, s shared) error {
 			classes, err := definitions.ClassesByResource()
 			if err != nil {
 				return err

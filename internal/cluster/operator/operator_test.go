@@ -178,7 +178,14 @@ func TestRun(t *testing.T) {
 		return o
 	})
 	api.wait("nothing of the validation is left", func() bool { return api.number(pods)+api.number(claims)+api.number(operations) == 0 })
-	api.wait("the Events", func() bool { return api.calls["create events"] >= 4 })
+	// An agent that is in the way of a newer one ends.
+	old, now := agentPods()
+	api.mu.Lock()
+	api.put(pods+old.GetName(), old)
+	api.put(pods+now.GetName(), now)
+	api.mu.Unlock()
+	api.wait("the old agent has ended", func() bool { return api.number(pods) == 1 && api.objects[pods+now.GetName()] != nil })
+	api.wait("the Events", func() bool { return api.calls["create events"] >= 5 })
 	if err := s.end(); err != nil {
 		t.Errorf("it ended with %v, want no error", err)
 	}
@@ -192,6 +199,22 @@ func heldNode() *unstructured.Unstructured {
 	device := map[string]any{"health": map[string]any{"state": "Healthy"}, "offered": map[string]any{"resource": "nvidia.com/gpu", "api": "dra"}}
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1", "kind": "GPUNode", "metadata": map[string]any{"name": "n"},
 		"status": map[string]any{"devices": []any{device}, "gate": map[string]any{"state": "Held", "mode": "enforce", "key": "key-1"}}}}
+}
+
+// agentPods returns an agent, and a newer one that finds no place beside it.
+func agentPods() (old, now *unstructured.Unstructured) {
+	pod := func(name, revision, created string, spec, status map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "berth-system",
+			"uid": name, "creationTimestamp": created, "labels": map[string]any{"app.kubernetes.io/name": "berth-agent", "controller-revision-hash": revision},
+			"ownerReferences": []any{map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "berth-agent", "uid": "set", "controller": true}}},
+			"spec": spec, "status": status}}
+	}
+	field := map[string]any{"key": "metadata.name", "operator": "In", "values": []any{"n"}}
+	terms := []any{map[string]any{"matchFields": []any{field}}}
+	affinity := map[string]any{"nodeAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": map[string]any{"nodeSelectorTerms": terms}}}
+	full := map[string]any{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Too many pods."}
+	return pod("berth-agent-a", "1", "2026-01-01T00:00:00Z", map[string]any{"nodeName": "n"}, map[string]any{"phase": "Running"}),
+		pod("berth-agent-b", "2", "2026-01-01T00:01:00Z", map[string]any{"affinity": affinity}, map[string]any{"phase": "Pending", "conditions": []any{full}})
 }
 
 func stackConfig() *unstructured.Unstructured {

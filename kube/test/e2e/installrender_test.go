@@ -115,8 +115,8 @@ func admitted(ctx context.Context, c *sandbox.Cluster, object *unstructured.Unst
 	}
 	pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
 	pod.Name = "restricted"
-	// The account is of another namespace.
-	pod.Spec.ServiceAccountName = "default"
+	// The account is of another namespace, and the class of a release that is not installed. The level looks at neither.
+	pod.Spec.ServiceAccountName, pod.Spec.PriorityClassName = "default", ""
 	_, err := c.Client().CoreV1().Pods(restrictedNamespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -56,6 +58,7 @@ func TestOperateScale(t *testing.T) {
 		return
 	}
 	t.Run("Rest", func(t *testing.T) { testScaleRest(t, s) })
+	t.Run("Rollout", func(t *testing.T) { testScaleRollout(t, s) })
 	t.Run("Deleted", func(t *testing.T) {
 		s.testRestart(t, s.names[1], caughtUpLimit, func(pod *corev1.Pod, _ kubelet.Process) error {
 			now := int64(0)
@@ -160,6 +163,49 @@ func testScaleRest(t *testing.T, s *scale) {
 		t.Errorf("at rest the operator wrote %d times:\n%s", len(writes), strings.Join(writes[:min(len(writes), 20)], "\n"))
 	}
 	s.checkMemory(t, "at rest")
+}
+
+// testScaleRollout replaces the pods of a DaemonSet on the API nodes, which has the strategy, the priority and the requests of the agent's,
+// and measures how long it takes. The pods themselves start at once.
+func testScaleRollout(t *testing.T, s *scale) {
+	sets := s.Client().AppsV1().DaemonSets(agentNamespace)
+	agent, err := sets.Get(t.Context(), agentName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{"app": "rollout"}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "rollout"}, Spec: appsv1.DaemonSetSpec{UpdateStrategy: agent.Spec.UpdateStrategy,
+		Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{PriorityClassName: agent.Spec.Template.Spec.PriorityClassName, Tolerations: agent.Spec.Template.Spec.Tolerations,
+				NodeSelector: map[string]string{sandbox.APINodeLabel: sandbox.APINodeLabelValue},
+				Containers:   []corev1.Container{{Name: "main", Image: sandbox.PauseImage, Resources: agent.Spec.Template.Spec.Containers[0].Resources}}}}}}
+	if set, err = sets.Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait := func() time.Duration {
+		began := time.Now()
+		waitUntil(t, 10*time.Minute, "all pods are replaced", func(ctx context.Context) error {
+			now, err := sets.Get(ctx, set.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if st := now.Status; st.ObservedGeneration < set.Generation || int(st.UpdatedNumberScheduled) < len(s.names) || int(st.NumberAvailable) < len(s.names) {
+				return fmt.Errorf("%d pods are new, %d available", st.UpdatedNumberScheduled, st.NumberAvailable)
+			}
+			return nil
+		})
+		return time.Since(began)
+	}
+	first := wait()
+	set, err = s.Client().AppsV1().DaemonSets(agentNamespace).Patch(t.Context(), set.Name, types.MergePatchType,
+		[]byte(`{"spec":{"template":{"metadata":{"annotations":{"again":"1"}}}}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a DaemonSet with the strategy of the agent's had its pods on %d nodes after %.1f s, and replaced them in %.1f s", len(s.names), first.Seconds(), wait().Seconds())
+	if err := sets.Delete(t.Context(), set.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // operator returns the operator's pod that runs, and its process.

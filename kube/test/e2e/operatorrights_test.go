@@ -28,6 +28,14 @@ func testOperatorWritesOnlyItsOwn(t *testing.T, i *installed) {
 	pod := func(name, account string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"serviceAccountName":%q,"containers":[{"name":"a","image":"b"}]}}`, name, account)
 	}
+	podOf := func(component string) string {
+		pods, err := i.Client().CoreV1().Pods(agentNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})
+		if err != nil || len(pods.Items) == 0 {
+			t.Fatalf("%s has %d pods, %v", component, len(pods.Items), err)
+		}
+		return pods.Items[0].Name
+	}
+	agent, operator := podOf(agentName), podOf("berth-operator")
 	const ofPolicy = "ValidatingAdmissionPolicy"
 	for _, attempt := range []struct {
 		name string
@@ -44,6 +52,8 @@ func testOperatorWritesOnlyItsOwn(t *testing.T, i *installed) {
 		{"make a pod with its own account", ofPolicy, func() error { return a.create(core("pods"), agentNamespace, pod("berth-validate-x", "berth-operator")) }},
 		{"make a pod with the agent's account", ofPolicy, func() error { return a.create(core("pods"), agentNamespace, pod("berth-validate-x", "berth-agent")) }},
 		{"make a pod elsewhere", "cannot create resource", func() error { return a.create(core("pods"), quotaNamespace, pod("berth-validate-x", "default")) }},
+		{"end an agent", "", func() error { return a.delete(core("pods"), agentNamespace, agent) }},
+		{"end a pod of another component", ofPolicy, func() error { return a.delete(core("pods"), agentNamespace, operator) }},
 		{"read a Secret", "cannot get resource", func() error {
 			_, err := a.api.Resource(core("secrets")).Namespace(agentNamespace).Get(t.Context(), "any", metav1.GetOptions{})
 			return err

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -39,14 +38,12 @@ type Deps struct {
 	Log     *slog.Logger
 }
 
-// Cached are the objects that the caches keep besides GPUNodes and the GPUStack, which concerns share: NodeOperations and validation pods.
-func Cached(namespace string) map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{
-		&v1alpha1.NodeOperation{}: {},
-		&corev1.Pod{}: {Namespaces: map[string]cache.Config{
-			namespace: {LabelSelector: labels.SelectorFromSet(labels.Set{v1alpha1.ValidationLabel: labelValue})},
-		}},
-	}
+// PodName is the value of the label app.kubernetes.io/name of validation pods.
+const PodName = "berth-validate"
+
+// Cached are the objects that the caches keep besides GPUNodes, the GPUStack and pods, which concerns share: NodeOperations.
+func Cached() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{&v1alpha1.NodeOperation{}: {}}
 }
 
 // workers is how many nodes are served beside one another.

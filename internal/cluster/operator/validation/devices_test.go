@@ -149,6 +149,11 @@ func TestPod(t *testing.T) {
 		of := corev1.ResourceName(c.Args[2])
 		request, limit := c.Resources.Requests[of], c.Resources.Limits[of]
 		containers = append(containers, fmt.Sprintf("%s %s %s %s %s", c.Name, c.Image, strings.Join(c.Args, " "), request.String(), limit.String()))
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if quantity, ok := c.Resources.Requests[name]; !ok || !quantity.IsZero() {
+				t.Errorf("container %s requests %s of %s, which a full node does not have", c.Name, quantity.String(), name)
+			}
+		}
 		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !*s.RunAsNonRoot || s.Privileged != nil || len(s.Capabilities.Add) > 0 ||
 			s.Capabilities.Drop[0] != "ALL" || s.SeccompProfile.Type != "RuntimeDefault" || len(c.Command) > 0 || c.ImagePullPolicy != "IfNotPresent" || len(c.VolumeMounts) > 0 {
 			t.Errorf("container %s has more than it needs: %+v", c.Name, s)

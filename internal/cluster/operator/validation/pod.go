@@ -97,7 +97,8 @@ func container(i int, d demand, image string, policy corev1.PullPolicy) corev1.C
 		Name: "validate-" + strconv.Itoa(i), Image: image, ImagePullPolicy: policy,
 		Args: []string{"validate", "--resource", d.resource, "--expect", strconv.FormatInt(d.expect, 10)},
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+			// Zero, and not left out: a node whose CPU and memory are requested to the last unit is validated too, and no pod is preempted for it.
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("0"), corev1.ResourceMemory: resource.MustParse("0")},
 			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
 		},
 		SecurityContext: &corev1.SecurityContext{RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
@@ -167,7 +168,7 @@ func (r *Reconciler) describe(op *v1alpha1.NodeOperation, made objects) error {
 	about := metav1.ObjectMeta{
 		Namespace: r.deps.Namespace,
 		Name:      podName(op.Spec.Node),
-		Labels: map[string]string{v1alpha1.ValidationLabel: labelValue, "app.kubernetes.io/name": "berth-validate", "app.kubernetes.io/part-of": "berth",
+		Labels: map[string]string{v1alpha1.ValidationLabel: labelValue, "app.kubernetes.io/name": PodName, "app.kubernetes.io/part-of": "berth",
 			"app.kubernetes.io/managed-by": "berth-operator"},
 		Annotations: map[string]string{v1alpha1.ValidationKeyAnnotation: op.Spec.Key, hashAnnotation: hex.EncodeToString(sum[:8])},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindNodeOperation, Name: op.Name, UID: op.UID,

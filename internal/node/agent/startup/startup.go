@@ -3,7 +3,8 @@
 // It guarantees that the claims that the kubelet lists as prepared are in the ledger before the ledger is compared with the node; that
 // nothing is settled before the configuration and the MIG layout are known, since devices would be advertised by those of before; that of
 // two agents during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its
-// DRA driver, and takes it over then; and that the MPS daemons are known before anything that names them is written.
+// DRA driver, and takes it over then; and that the MPS daemons are known before anything that names them is written;
+// and that the kernel ends an agent in a pod after nearly all other processes when the node is out of memory.
 //
 // What it waits for: the first scan of the hardware; the kubelet's record of claims; configuration and layout, as long as the API server
 // may have them; and its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
