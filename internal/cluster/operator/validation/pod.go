@@ -97,7 +97,7 @@ func container(i int, d demand, image string, policy corev1.PullPolicy) corev1.C
 		Name: "validate-" + strconv.Itoa(i), Image: image, ImagePullPolicy: policy,
 		Args: []string{"validate", "--resource", d.resource, "--expect", strconv.FormatInt(d.expect, 10)},
 		Resources: corev1.ResourceRequirements{
-			// Zero, and not left out: a node whose CPU and memory are requested to the last unit is validated too, and no pod is preempted for it.
+			// Zero, and not left out: a node whose CPU and memory are requested to the last unit is validated too.
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("0"), corev1.ResourceMemory: resource.MustParse("0")},
 			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
 		},
