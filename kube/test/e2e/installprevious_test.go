@@ -132,9 +132,10 @@ func (i *installed) waitVersion(t *testing.T, previous bool) {
 			if err != nil {
 				return err
 			}
-			agents, err := node.AgentPods(ctx)
-			if err != nil || len(agents) != 1 || (object.Status.AgentVersion == "previous") != previous {
-				return errors.Join(err, fmt.Errorf("the GPUNode is of the version %q, and the node has %d pods of the agent", object.Status.AgentVersion, len(agents)))
+			agents, err := i.Client().CoreV1().Pods(agentNamespace).List(ctx, metav1.ListOptions{
+				LabelSelector: "app.kubernetes.io/name=berth-agent", FieldSelector: "spec.nodeName=" + node.Name()})
+			if err != nil || len(agents.Items) != 1 || (object.Status.AgentVersion == "previous") != previous {
+				return errors.Join(err, fmt.Errorf("the GPUNode is of the version %q, and the node has %d pods of the agent", object.Status.AgentVersion, len(agents.Items)))
 			}
 			return nil
 		})
