@@ -25,7 +25,7 @@ func testFromPrevious(t *testing.T, i *installed) {
 	built := filepath.Join(i.State().Bin, "previous")
 	archive := filepath.Join(built, "berth-0.0.0-previous.tgz")
 	if _, err := os.Stat(archive); err != nil {
-		if os.Getenv("CI") != "" {
+		if ci := os.Getenv("CI"); ci != "" && ci != "false" { // As in hack/lib.sh.
 			t.Fatalf("the last release is not built: %v", err)
 		}
 		t.Skipf("SKIPPED: the upgrade from the last release: it is not built, since Git does not have its commit (hack/previous-version): %v", err)
