@@ -138,7 +138,7 @@ func TestEditInPlace(t *testing.T) {
 				select {
 				case <-opened:
 					return
-				case <-time.After(rest / 2):
+				case <-time.After(rest/2 + time.Millisecond): // Never when the file is read.
 					w.write(fmt.Sprintf("resourceName: nvidia.com/x%d\n", i))
 				}
 			}
