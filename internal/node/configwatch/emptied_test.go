@@ -107,9 +107,14 @@ func TestEditInPlace(t *testing.T) {
 		watcher, stop := w.start()
 		changes := watcher.Subscribe()
 		<-changes.C()
+		put := func(text string) {
+			if err := os.WriteFile(w.file, []byte(text), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
 		edit := func(name string) {
 			for _, part := range []string{"", "apiVersion: berth.dev/v1alpha1\n", defaults, defaults + "resourceName: nvidia.com/" + name + "\n"} {
-				w.write(part)
+				put(part)
 				time.Sleep(rest - time.Millisecond)
 			}
 		}
@@ -139,7 +144,7 @@ func TestEditInPlace(t *testing.T) {
 				case <-opened:
 					return
 				case <-time.After(rest/2 + time.Millisecond): // Never when the file is read.
-					w.write(fmt.Sprintf("resourceName: nvidia.com/x%d\n", i))
+					put(fmt.Sprintf("resourceName: nvidia.com/x%d\n", i))
 				}
 			}
 		})
