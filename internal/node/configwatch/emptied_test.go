@@ -118,6 +118,7 @@ func TestEditInPlace(t *testing.T) {
 				time.Sleep(rest - time.Millisecond)
 			}
 		}
+		time.Sleep(poll - rest) // The next look is in the middle of the edit.
 		edited := time.Now()
 		edit("b")
 		<-changes.C()
