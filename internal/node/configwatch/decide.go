@@ -292,16 +292,21 @@ func (d *decision) key(from mapAnswer) (string, error) {
 	if _, lost := d.stored.lost[KeptFile]; last == nil && !lost {
 		return "", nil // No key was ever in force.
 	}
+	return "", d.noKey(from, keys, last)
+}
+
+// noKey returns why a ConfigMap chooses no key for this node, although one was in force before.
+func (d *decision) noKey(from mapAnswer, keys []string, last *candidate) error {
 	const fix = "name a key with the node's label " + LabelConfig + "; " + LabelConfig + "=" + defaultsLabel + " goes back to the agent's own configuration"
 	switch {
 	case !from.exists:
-		return "", fmt.Errorf("ConfigMap %s does not exist any more (create it, or %s)", d.deps.ConfigMap, fix)
+		return fmt.Errorf("ConfigMap %s does not exist any more (create it, or %s)", d.deps.ConfigMap, fix)
 	case len(keys) == 0:
-		return "", fmt.Errorf("ConfigMap %s has no keys any more (add one, or %s)", d.deps.ConfigMap, fix)
+		return fmt.Errorf("ConfigMap %s has no keys any more (add one, or %s)", d.deps.ConfigMap, fix)
 	case len(keys) == 1:
-		return "", fmt.Errorf("ConfigMap %s has only the key %s, and not the one in force, which is %s (call one default, or %s)", d.deps.ConfigMap, keys[0], last.source, fix)
+		return fmt.Errorf("ConfigMap %s has only the key %s, and not the one in force, which is %s (call one default, or %s)", d.deps.ConfigMap, keys[0], last.source, fix)
 	}
-	return "", fmt.Errorf("ConfigMap %s has the keys %s and none is chosen (call one default, or %s)", d.deps.ConfigMap,
+	return fmt.Errorf("ConfigMap %s has the keys %s and none is chosen (call one default, or %s)", d.deps.ConfigMap,
 		strings.Join(keys, ", "), fix)
 }
 
@@ -330,10 +335,7 @@ func (m mapAnswer) advice(name string) string {
 
 // enforce puts a candidate in force if it is valid and the hardware supports it.
 func (d *decision) enforce(next candidate) error {
-	loaded, err := d.parse(next, d.given)
-	if err == nil {
-		err = d.emptied(next, &d.inForce)
-	}
+	loaded, err := d.read(next)
 	if err != nil {
 		d.refuse(err)
 		return nil
@@ -373,6 +375,14 @@ func (d *decision) enforce(next candidate) error {
 	}
 	d.state = State{Config: parsed, Source: next.source, Notes: loaded.Notes, Restart: restart, MIG: d.state.MIG, Version: d.state.Version}
 	return nil
+}
+
+// read parses a candidate that is to replace what is in force.
+func (d *decision) read(next candidate) (config.Loaded, error) {
+	if err := d.emptied(next, &d.inForce); err != nil {
+		return config.Loaded{}, err
+	}
+	return d.parse(next, d.given)
 }
 
 // logNotes logs the notes of a valid configuration.

@@ -107,12 +107,18 @@ func TestEditInPlace(t *testing.T) {
 		watcher, stop := w.start()
 		changes := watcher.Subscribe()
 		<-changes.C()
+		put := func(text string) {
+			if err := os.WriteFile(w.file, []byte(text), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
 		edit := func(name string) {
 			for _, part := range []string{"", "apiVersion: berth.dev/v1alpha1\n", defaults, defaults + "resourceName: nvidia.com/" + name + "\n"} {
-				w.write(part)
+				put(part)
 				time.Sleep(rest - time.Millisecond)
 			}
 		}
+		time.Sleep(poll - rest) // The next look is in the middle of the edit.
 		edited := time.Now()
 		edit("b")
 		<-changes.C()
@@ -138,8 +144,8 @@ func TestEditInPlace(t *testing.T) {
 				select {
 				case <-opened:
 					return
-				case <-time.After(rest / 2):
-					w.write(fmt.Sprintf("resourceName: nvidia.com/x%d\n", i))
+				case <-time.After(rest/2 + time.Millisecond): // Never when the file is read.
+					put(fmt.Sprintf("resourceName: nvidia.com/x%d\n", i))
 				}
 			}
 		})
