@@ -92,7 +92,7 @@ func newGangWorld(t *testing.T, seed uint64) *gangWorld {
 	w.limits = gangs.Limits{
 		Look: 100 * time.Millisecond, Reserve: 2 * time.Second, Release: 4 * time.Second, Rebind: 3 * time.Second, Lost: 3 * time.Second,
 		Repeat: 500 * time.Millisecond, Mask: time.Second, Retry: 100 * time.Millisecond, Preempt: 100 * time.Millisecond,
-		Starve: 2 * time.Second, Hopeless: time.Second, Overdue: time.Second, Unknown: time.Second,
+		Starve: 2 * time.Second, Hopeless: time.Second, Overdue: time.Second, Unknown: time.Second, Period: 2 * time.Second,
 	}
 	w.refuse = func(b *corev1.Binding) error {
 		if refuse, _ := w.faulty(b); refuse {

@@ -17,7 +17,9 @@
 //   - that a gang that cannot be placed holds nothing, that its members carry the reason in their condition, and that one of which each
 //     plan is refused waits longer and longer between plans, so that it takes no time from others;
 //   - that a gang that does not fit ends pods of lower priorities only when all of it fits then, and that the first gang in line that
-//     waits for long gets a reservation: until its start no other pod that ends later takes its places;
+//     waits for long gets a reservation: until its start no other pod that ends later takes its places. Where the start is not known,
+//     reservations last at most 5 minutes of any 30;
+//   - that times of objects are compared only with the API server's clock, which the keeper reads, and never with that of this process;
 //   - that who is refused because of what is held is tried again when that ends;
 //   - that a gang with bad input waits with one event that says what is wrong, and delays nothing else.
 //
