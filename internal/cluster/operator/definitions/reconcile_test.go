@@ -162,7 +162,7 @@ func TestDeletedReturns(t *testing.T) {
 				t.Errorf("while it is being deleted it writes %v", w.writes)
 			}
 			w.edit(name, "kubectl", func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
-			w.must(request{name: name, deleted: true})
+			w.must(request{name: name})
 			w.checkEqual(name)
 			w.checkLog("Created again what was deleted")
 			w.checkEvent("Warning DeletionUndone")
@@ -411,7 +411,7 @@ func TestKeptByTheServer(t *testing.T) {
 	w := newWorld(t, classKind())
 	w.must(request{name: className})
 	w.edit(className, "webhook", setSpec("example.com/gpu", "extendedResourceName"))
-	w.client = &stubborn{w.client}
+	w.reconciler.client = &stubborn{w.client}
 	if _, err := w.reconcile(request{name: className}); err == nil || !strings.Contains(err.Error(), "keeps other values of spec.extendedResourceName") {
 		t.Errorf("error %v, want one with the field", err)
 	}
@@ -430,22 +430,22 @@ func TestDiffering(t *testing.T) {
 	type object = map[string]any
 	tests := map[string]struct {
 		live, want any
-		paths      []string
+		fields     []difference
 	}{
 		"equal":                {object{"a": []any{int64(1), "x"}}, object{"a": []any{int64(1), "x"}}, nil},
-		"values":               {object{"a": int64(1), "b": "x"}, object{"a": int64(2), "b": "y"}, []string{"spec.a", "spec.b"}},
-		"a key less":           {object{}, object{"a": object{"b": true}}, []string{"spec.a"}},
-		"a key more":           {object{"a": object{"b": true, "c": true}}, object{"a": object{"b": true}}, []string{"spec.a.c"}},
-		"an item":              {object{"a": []any{"x", object{"b": 1.5}}}, object{"a": []any{"x", object{"b": 2.5}}}, []string{"spec.a[1].b"}},
-		"an item more":         {object{"a": []any{"x", "y"}}, object{"a": []any{"x"}}, []string{"spec.a"}},
-		"an item less":         {object{"a": []any{"x"}}, object{"a": []any{"x", "y"}}, []string{"spec.a"}},
-		"another type":         {object{"a": "x"}, object{"a": []any{"x"}}, []string{"spec.a"}},
-		"no map where one was": {nil, object{"a": "x"}, []string{"spec"}},
+		"values":               {object{"a": int64(1), "b": "x"}, object{"a": int64(2), "b": "y"}, []difference{{"spec.a", false}, {"spec.b", false}}},
+		"a key less":           {object{}, object{"a": object{"b": true}}, []difference{{"spec.a", true}}},
+		"a key more":           {object{"a": object{"b": true, "c": true}}, object{"a": object{"b": true}}, []difference{{"spec.a.c", false}}},
+		"an item":              {object{"a": []any{"x", object{"b": 1.5}}}, object{"a": []any{"x", object{"b": 2.5}}}, []difference{{"spec.a[1].b", false}}},
+		"an item more":         {object{"a": []any{"x", "y"}}, object{"a": []any{"x"}}, []difference{{"spec.a", false}}},
+		"an item less":         {object{"a": []any{"x"}}, object{"a": []any{"x", "y"}}, []difference{{"spec.a", false}}},
+		"another type":         {object{"a": "x"}, object{"a": []any{"x"}}, []difference{{"spec.a", false}}},
+		"no map where one was": {nil, object{"a": "x"}, []difference{{"spec", true}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.paths, differing("spec", tc.live, tc.want)); diff != "" {
-				t.Errorf("paths (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.fields, differing("spec", tc.live, tc.want), cmp.AllowUnexported(difference{})); diff != "" {
+				t.Errorf("fields (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -340,9 +340,8 @@ func TestTwoOperations(t *testing.T) {
 func TestOperationOfOthers(t *testing.T) {
 	theirs := &v1alpha1.NodeOperation{ObjectMeta: metav1.ObjectMeta{Name: opName}, Spec: v1alpha1.NodeOperationSpec{Node: nodeName, Kind: v1alpha1.OperationValidate, Owner: "somebody"}}
 	w := newWorld(t, held(), gpuStack(), theirs)
-	w.settle()
-	if len(w.writes) > 0 || !strings.Contains(w.log.String(), "of somebody else") {
-		t.Errorf("writes %v, log %s", w.writes, w.log.String())
+	if _, err := w.reconcile(nodeName); len(w.writes) > 0 || err == nil || !strings.Contains(err.Error(), `is of owner "somebody"; delete it`) {
+		t.Errorf("writes %v, error %v", w.writes, err)
 	}
 	// One of another key, made by hand with the operator's name and without the finalizer, is replaced.
 	w = newWorld(t, held(), gpuStack(), &v1alpha1.NodeOperation{ObjectMeta: metav1.ObjectMeta{Name: opName, UID: "hand"},
