@@ -37,6 +37,10 @@ type GPUQuotaList struct {
 	Items           []GPUQuota `json:"items"`
 }
 
+// AnnotationQuotaNames is the annotation of a ResourceQuota of a GPUQuota with the names that stay limited since nodes have had devices under
+// them: KEY, or KEY=KIND+KIND with the kinds of the devices, separated by commas.
+const AnnotationQuotaNames = Group + "/gpu-quota-names"
+
 // GPUQuotaSpec says which namespaces are limited, and to how much.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) != has(self.namespaceSelector)",message="give either namespaces or namespaceSelector"

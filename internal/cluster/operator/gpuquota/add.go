@@ -43,9 +43,8 @@ type Deps struct {
 const (
 	fieldManager = "berth-operator"
 	managedBy    = "app.kubernetes.io/managed-by"
-	// ofQuota is the annotation with the name of the GPUQuota, and stayOf the one with what stays limited while no node has such devices.
+	// ofQuota is the annotation with the name of the GPUQuota.
 	ofQuota = v1alpha1.Group + "/gpu-quota"
-	stayOf  = v1alpha1.Group + "/gpu-quota-names"
 )
 
 // Cached are the objects that the caches keep besides GPUNodes, which all concerns share: of namespaces the metadata.

@@ -179,7 +179,7 @@ func (r *Reconciler) bringOne(ctx context.Context, q *v1alpha1.GPUQuota, known *
 		if taken, err := r.foreign(ctx, q, namespace); taken || err != nil {
 			return taken, err
 		}
-	} else if sameHard(have.Spec.Hard, plan.Hard) && have.Annotations[stayOf] == stay && metav1.IsControlledBy(have, q) {
+	} else if sameHard(have.Spec.Hard, plan.Hard) && have.Annotations[v1alpha1.AnnotationQuotaNames] == stay && metav1.IsControlledBy(have, q) {
 		known.written[namespace] = plan.Hard
 		return false, nil
 	}
@@ -238,7 +238,7 @@ func (r *Reconciler) write(ctx context.Context, q *v1alpha1.GPUQuota, namespace 
 	}) {
 		replaced := have.DeepCopy()
 		replaced.Spec.Hard = quantities
-		metav1.SetMetaDataAnnotation(&replaced.ObjectMeta, stayOf, stay)
+		metav1.SetMetaDataAnnotation(&replaced.ObjectMeta, v1alpha1.AnnotationQuotaNames, stay)
 		if err := r.deps.Client.Update(ctx, replaced, client.FieldOwner(fieldManager)); err != nil {
 			return fmt.Errorf("replace ResourceQuota %s/%s: %w", namespace, nameOf(q.Name), err)
 		}
@@ -246,7 +246,7 @@ func (r *Reconciler) write(ctx context.Context, q *v1alpha1.GPUQuota, namespace 
 	}
 	rq := corev1ac.ResourceQuota(nameOf(q.Name), namespace).
 		WithLabels(map[string]string{managedBy: fieldManager, "app.kubernetes.io/part-of": "berth"}).
-		WithAnnotations(map[string]string{ofQuota: q.Name, stayOf: stay}).
+		WithAnnotations(map[string]string{ofQuota: q.Name, v1alpha1.AnnotationQuotaNames: stay}).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1alpha1.APIVersion).WithKind("GPUQuota").WithName(q.Name).WithUID(q.UID).WithController(true)).
 		WithSpec(corev1ac.ResourceQuotaSpec().WithHard(quantities))
 	if err := r.deps.Client.Apply(ctx, rq, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {

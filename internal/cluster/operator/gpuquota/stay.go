@@ -64,7 +64,7 @@ func (k *kept) plan(q *v1alpha1.GPUQuota, all []quota.Counted) quota.Plan {
 	return plan
 }
 
-// stayText writes what stays limited, for the annotation: KEY, or KEY=KIND+KIND, separated by commas.
+// stayText writes what stays limited, for the annotation.
 func stayText(stay map[string][]quota.Kind) string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(stay)) {
@@ -81,7 +81,7 @@ func stayText(stay map[string][]quota.Kind) string {
 // devices that were there.
 func stays(rq *corev1.ResourceQuota) map[string][]quota.Kind {
 	stay := map[string][]quota.Kind{}
-	text, ok := rq.Annotations[stayOf]
+	text, ok := rq.Annotations[v1alpha1.AnnotationQuotaNames]
 	if !ok {
 		for key := range rq.Spec.Hard {
 			if c, ok := quota.Known(string(key)); ok {
