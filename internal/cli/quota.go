@@ -114,7 +114,7 @@ const (
 	implicitOfClass = "requests.deviceclass.resource.kubernetes.io/"
 )
 
-// idle reports whether a name of a GPUQuota is limited for devices that may come only: nothing uses it, and the operator has noted no devices.
+// idle reports whether a name of a GPUQuota is limited for devices that may come only: nothing uses it, and no node has had devices.
 func idle(q *corev1.ResourceQuota, name string) bool {
 	noted, ok := q.Annotations[v1alpha1.AnnotationQuotaNames]
 	counted, known := quota.Known(name)

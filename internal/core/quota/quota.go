@@ -139,26 +139,14 @@ func Make(limits []Limit, all []Counted) Plan {
 	plan := Plan{Hard: map[string]int64{}, Stay: map[string][]Kind{}}
 	shared := map[string]bool{}
 	for _, c := range merge(all) {
-		var whole, possible []Limit
-		for _, l := range limits {
-			other := slices.IndexFunc(c.Devices, func(d Device) bool { return !l.selects(d) })
-			switch {
-			case len(c.Devices) > 0 && other < 0:
-				whole = append(whole, l)
-			case slices.ContainsFunc(c.Devices, l.selects):
-				shared[fmt.Sprintf("%s is also %s (%s)", c.Name, c.Devices[other].Model, c.Devices[other].Kind)] = true
-			}
-			if l.can(c.Kinds) {
-				possible = append(possible, l)
-			}
+		holding, others := c.limitedBy(limits)
+		for _, d := range others {
+			shared[fmt.Sprintf("%s is also %s (%s)", c.Name, d.Model, d.Kind)] = true
 		}
-		if len(whole) > 0 || c.Stays && len(possible) > 0 {
+		if len(holding) > 0 && (len(c.Devices) > 0 || c.Stays) {
 			plan.Stay[c.Keys[0]] = c.kinds()
 		}
-		if len(whole) == 0 && (len(c.Devices) == 0 || c.Stays) {
-			whole = possible
-		}
-		for _, l := range whole {
+		for _, l := range holding {
 			for _, key := range c.Keys {
 				if old, ok := plan.Hard[key]; !ok || l.Max < old {
 					plan.Hard[key] = l.Max
@@ -168,6 +156,28 @@ func Make(limits []Limit, all []Counted) Plan {
 	}
 	plan.Shared = slices.Sorted(maps.Keys(shared))
 	return plan
+}
+
+// limitedBy returns the limits that hold for a name: those that select all its devices. Where none does, and no device is known or the name
+// stays limited, those that can select one. others has, for each limit that selects only some of the devices, one that it does not select.
+func (c Counted) limitedBy(limits []Limit) (holding []Limit, others []Device) {
+	var possible []Limit
+	for _, l := range limits {
+		other := slices.IndexFunc(c.Devices, func(d Device) bool { return !l.selects(d) })
+		switch {
+		case len(c.Devices) > 0 && other < 0:
+			holding = append(holding, l)
+		case slices.ContainsFunc(c.Devices, l.selects):
+			others = append(others, c.Devices[other])
+		}
+		if l.can(c.Kinds) {
+			possible = append(possible, l)
+		}
+	}
+	if len(holding) == 0 && (len(c.Devices) == 0 || c.Stays) {
+		holding = possible
+	}
+	return holding, others
 }
 
 // merge joins what has the same keys, and sorts it.

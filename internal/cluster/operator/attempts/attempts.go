@@ -147,16 +147,12 @@ func (o *Objects) succeeded(of Object) time.Duration {
 	if left := s.last.Add(calm).Sub(o.clock.Now()); s.err == nil && left > 0 {
 		return left
 	}
-	o.forget(of, "An object is in line again")
-	return 0
-}
-
-func (o *Objects) forget(of Object, message string) {
-	if s := o.states[of]; s.attempts >= inVain {
-		o.log.Info(message, "object", of.String(), "attempts", s.attempts)
+	if s.attempts >= inVain {
+		o.log.Info("An object is in line again", "object", of.String(), "attempts", s.attempts)
 		o.signal()
 	}
 	delete(o.states, of)
+	return 0
 }
 
 // Undid notes, within an attempt, that an edit of others was undone. It returns true when that is to be reported: the first time, and when
@@ -176,9 +172,10 @@ func (o *Objects) Undid(of Object, edit string) bool {
 func (o *Objects) Forget(of Object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.states[of] != nil {
-		o.forget(of, "An object is not kept any more")
+	if s := o.states[of]; s != nil && s.attempts >= inVain {
+		o.signal()
 	}
+	delete(o.states, of)
 	o.setAbsent(of, "")
 }
 

@@ -201,7 +201,7 @@ func TestQuiet(t *testing.T) {
 	w.SetAbsent(object, "a field")
 	w.log.Reset()
 	w.Forget(object)
-	w.checkLog("not kept any more")
+	w.checkLog()
 	w.checkNotKept()
 	if len(w.Absent()) > 0 {
 		t.Errorf("absent are %v", w.Absent())

@@ -50,7 +50,8 @@ func (r *Reconciler) forget(q string) {
 	delete(r.quotas, q)
 }
 
-// plan returns the plan, and remembers what stays limited. Other limits are other wishes: of a name whose devices are known, they alone count.
+// plan returns the plan, and remembers what stays limited. When the limits have changed, those alone count for a name whose devices are
+// known.
 func (k *kept) plan(q *v1alpha1.GPUQuota, all []quota.Counted) quota.Plan {
 	same := k.generation == q.Generation
 	for _, key := range slices.Sorted(maps.Keys(k.stay)) {

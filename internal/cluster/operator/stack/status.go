@@ -133,7 +133,8 @@ func summary(all []facts) (reason, message string) {
 // problem is what is wrong with the ConfigMap.
 type problem struct{ reason, message string }
 
-// condition returns the condition Ready: what is wrong with the ConfigMap comes first, then the objects that cannot be kept, then the nodes.
+// condition returns the condition Ready: what is wrong with the ConfigMap comes first, then the objects that are not as wanted, then the
+// nodes.
 func condition(p *problem, objects *attempts.Objects, reason, message string) metav1.Condition {
 	c := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	notKept := slices.DeleteFunc(objects.NotKept(), func(p attempts.Problem) bool { return p.Object == statusOf() && !p.Edited }) // It is written now.
