@@ -23,6 +23,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 const (
@@ -248,6 +249,20 @@ func (o *Objects) Absent() map[string][]Object {
 
 func compare(a, b Object) int {
 	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
+// Reconcile is [Objects.Attempt] for a reconciler, which may ask for another look itself. It returns no error: the queue would try again at
+// other times, and log each.
+func (o *Objects) Reconcile(ctx context.Context, of Object, keep func() (reconcile.Result, error)) (reconcile.Result, error) {
+	var result reconcile.Result
+	after, err := o.Attempt(ctx, of, func() (err error) {
+		result, err = keep()
+		return err
+	})
+	if err != nil {
+		return reconcile.Result{RequeueAfter: after}, nil
+	}
+	return reconcile.Result{RequeueAfter: Sooner(after, result.RequeueAfter)}, nil
 }
 
 // Sooner returns the shorter of two times until another look; 0 is none.

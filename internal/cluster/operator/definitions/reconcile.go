@@ -57,15 +57,7 @@ const (
 
 // Reconcile brings one object in line with the embedded one.
 func (r *reconciler) Reconcile(ctx context.Context, req request) (reconcile.Result, error) {
-	var result reconcile.Result
-	after, err := r.objects.Attempt(ctx, r.object(req.name), func() (err error) {
-		result, err = r.keep(ctx, req)
-		return err
-	})
-	if err == nil {
-		after = attempts.Sooner(after, result.RequeueAfter)
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.objects.Reconcile(ctx, r.object(req.name), func() (reconcile.Result, error) { return r.keep(ctx, req) })
 }
 
 func (r *reconciler) object(name string) attempts.Object {
@@ -114,12 +106,16 @@ func (r *reconciler) keep(ctx context.Context, req request) (reconcile.Result, e
 		return reconcile.Result{RequeueAfter: foreignInterval}, nil
 	}
 	// 6. Write, and say what was changed.
+	before := r.dropped[req.name].fields
 	rest, err := r.bring(ctx, live, w)
 	if err != nil {
 		return reconcile.Result{}, explained("apply", r.kind, req.name, err)
 	}
-	if changed := without(found, rest); len(changed) > 0 {
-		r.reportChange(live, w, changed)
+	changed := without(found, rest)
+	if edited := without(changed, before); len(edited) > 0 {
+		r.reportChange(live, w, edited)
+	} else if len(changed) > 0 {
+		r.log.Info("Wrote a field that the API server dropped before", "kind", r.kind.Kind, "name", req.name, "fields", list(changed))
 	}
 	_, left = r.stillDropped(req.name)
 	return reconcile.Result{RequeueAfter: left}, nil

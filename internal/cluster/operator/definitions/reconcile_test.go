@@ -418,6 +418,48 @@ func TestKeptByTheServer(t *testing.T) {
 	w.checkEvent()
 }
 
+// TestDroppedField: an optional field that the API server drops is written once an hour, and is no edit of others; when the API server has it,
+// it is written. Any other field is an error, after one write.
+func TestDroppedField(t *testing.T) {
+	w := newWorld(t, classKind())
+	w.drop = []string{"spec", "extendedResourceName"}
+	for range 3 {
+		w.must(request{name: className})
+	}
+	if len(w.writes) != 1 || len(w.objects.Absent()) != 1 {
+		t.Errorf("it wrote %v; absent are %v", w.writes, w.objects.Absent())
+	}
+	w.checkEvent()
+	w.now.Step(time.Hour - time.Minute)
+	if again := w.must(request{name: className}).RequeueAfter; again != time.Minute || len(w.writes) != 1 {
+		t.Errorf("again after %v, writes %v", again, w.writes)
+	}
+	w.now.Step(time.Minute)
+	if again := w.must(request{name: className}).RequeueAfter; again != time.Hour || len(w.writes) != 2 {
+		t.Errorf("again after %v, writes %v", again, w.writes)
+	}
+	// An edit is undone without the field.
+	w.edit(className, "kubectl-edit", func(o *unstructured.Unstructured) { o.SetLabels(nil) })
+	w.must(request{name: className})
+	w.checkEvent("EditUndone", "metadata.labels")
+	// The gate is switched on.
+	w.drop = nil
+	w.now.Step(time.Hour)
+	w.must(request{name: className})
+	w.checkEqual(className)
+	w.checkEvent()
+	w.checkLog("Wrote a field that the API server dropped before")
+	if len(w.objects.Absent()) > 0 {
+		t.Errorf("absent are %v", w.objects.Absent())
+	}
+
+	w = newWorld(t, classKind())
+	w.drop = []string{"spec", "selectors"}
+	if _, err := w.reconcile(request{name: className}); err == nil || !strings.Contains(err.Error(), "spec.selectors") || len(w.writes) != 1 {
+		t.Errorf("error %v, writes %v", err, w.writes)
+	}
+}
+
 // TestUnknownName: other objects that carry Berth's label are of no concern.
 func TestUnknownName(t *testing.T) {
 	w := newWorld(t, classKind())

@@ -44,7 +44,9 @@ type world struct {
 	// writes are the writes of the reconciler, as "verb name".
 	writes []string
 	// fail returns the error of a request of the reconciler, which then does not reach the API server.
-	fail    func(verb string) error
+	fail func(verb string) error
+	// drop is a field that the API server drops.
+	drop    []string
 	stopped error
 	logged  bytes.Buffer
 	events  *events.FakeRecorder
@@ -76,6 +78,9 @@ func newWorld(t *testing.T, k kind) *world {
 			w.writes = append(w.writes, "apply "+object.(interface{ GetName() string }).GetName())
 			if err := w.fail("apply"); err != nil {
 				return err
+			}
+			if len(w.drop) > 0 {
+				unstructured.RemoveNestedField(object.(interface{ UnstructuredContent() map[string]any }).UnstructuredContent(), w.drop...)
 			}
 			return c.Apply(ctx, object, options...)
 		},

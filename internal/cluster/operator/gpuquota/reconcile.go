@@ -50,15 +50,7 @@ func quotaOf(q, namespace string) attempts.Object {
 
 // Reconcile brings the ResourceQuotas of one GPUQuota, and its status, in line with it.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	var result reconcile.Result
-	after, err := r.deps.Objects.Attempt(ctx, objectOf(req.Name), func() (err error) {
-		result, err = r.keep(ctx, req)
-		return err
-	})
-	if err == nil {
-		after = attempts.Sooner(after, result.RequeueAfter)
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.deps.Objects.Reconcile(ctx, objectOf(req.Name), func() (reconcile.Result, error) { return r.keep(ctx, req) })
 }
 
 func (r *Reconciler) keep(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {

@@ -36,7 +36,7 @@ func New(deps Deps) *Reconciler { return &Reconciler{deps: deps} }
 // notServed is the time between two attempts while the API server does not serve GPUStacks: the definition was deleted, and comes back.
 const notServed = 5 * time.Second
 
-// What the attempts are counted for: a status that others edit does not delay the spec.
+// What the attempts are counted for: a spec that cannot be written does not delay the status.
 func specOf() attempts.Object {
 	return attempts.Object{Kind: v1alpha1.KindGPUStack, Name: v1alpha1.GPUStackName}
 }
@@ -46,15 +46,7 @@ func statusOf() attempts.Object {
 
 // Reconcile brings the GPUStack, and its status, in line with the ConfigMap and the nodes.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	var result reconcile.Result
-	after, err := r.deps.Objects.Attempt(ctx, statusOf(), func() (err error) {
-		result, err = r.keep(ctx)
-		return err
-	})
-	if err == nil {
-		after = attempts.Sooner(after, result.RequeueAfter)
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.deps.Objects.Reconcile(ctx, statusOf(), func() (reconcile.Result, error) { return r.keep(ctx) })
 }
 
 func (r *Reconciler) keep(ctx context.Context) (reconcile.Result, error) {

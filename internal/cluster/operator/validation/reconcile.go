@@ -54,15 +54,7 @@ func again(after time.Duration, err error) (reconcile.Result, error) {
 
 // Reconcile brings the operation of one node in line with its GPUNode.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	var result reconcile.Result
-	after, err := r.deps.Objects.Attempt(ctx, objectOf(req.Name), func() (err error) {
-		result, err = r.keep(ctx, req)
-		return err
-	})
-	if err == nil {
-		after = attempts.Sooner(after, result.RequeueAfter)
-	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return r.deps.Objects.Reconcile(ctx, objectOf(req.Name), func() (reconcile.Result, error) { return r.keep(ctx, req) })
 }
 
 // objectOf is what the attempts for a node are counted for.
