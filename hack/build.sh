@@ -119,9 +119,12 @@ stamp_kubernetes() {
 }
 kubernetes=$(stamp_kubernetes 1.37.1)
 
-# build_apiserver MODULE-DIR VERSION
+# build_apiserver MODULE-DIR: the kube-apiserver of the version that a module requires.
 build_apiserver() {
-	build "$1" "kube-apiserver-${2%.*}" k8s.io/kubernetes/cmd/kube-apiserver -ldflags="-s -w $(stamp_kubernetes "$2")"
+	local version
+	version=$(go list -C "$1" -m -f '{{.Version}}' k8s.io/kubernetes)
+	version=${version#v}
+	build "$1" "kube-apiserver-${version%.*}" k8s.io/kubernetes/cmd/kube-apiserver -ldflags="-s -w $(stamp_kubernetes "$version")"
 }
 
 # "apiserver VERSION": another than the pinned one, from a module that is made for it as kube/apiserver134 was. Kubernetes' own go.mod names
@@ -136,7 +139,7 @@ if [ "${1:-}" = apiserver ]; then
 	} >"$module/go.mod"
 	(cd "$module" && go mod tidy) 2>"$work/tidy" || fail "the module of kube-apiserver $2 cannot be made: $(cat "$work/tidy")"
 	trimpath=
-	build_apiserver "$module" "$2"
+	build_apiserver "$module"
 	exit 0
 fi
 
@@ -241,7 +244,7 @@ build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v
 if [ "${KWOK:-}" != no ]; then
 	build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
 	build kube/controllers jobset-controller sigs.k8s.io/jobset -ldflags='-s -w'
-	build_apiserver kube/apiserver134 1.34.3
+	build_apiserver kube/apiserver134
 	build kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
 fi
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev

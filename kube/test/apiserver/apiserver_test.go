@@ -195,7 +195,8 @@ func (s *server) reconciled(ctx context.Context, isAbsent bool) error {
 	return nil
 }
 
-// command runs a program of Berth, or Helm, as an administrator, and returns what it prints. berth doctor ends with 1 when it finds something.
+// command runs a program of Berth, or Helm, as an administrator, and returns what it prints. berth doctor ends with 1 when it finds
+// something.
 func (s *server) command(name string, args ...string) string {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), filepath.Join(s.bin, name), args...)

@@ -418,8 +418,8 @@ func TestKeptByTheServer(t *testing.T) {
 	w.checkEvent()
 }
 
-// TestDroppedField: an optional field that the API server drops is written once an hour, and is no edit of others; when the API server has it,
-// it is written. Any other field is an error, after one write.
+// TestDroppedField: an optional field that the API server drops is written once an hour, and is no edit of others; when the API server has
+// it, it is written. Any other field is an error, after one write.
 func TestDroppedField(t *testing.T) {
 	w := newWorld(t, classKind())
 	w.drop = []string{"spec", "extendedResourceName"}
