@@ -420,7 +420,7 @@ func (a *fakeAPI) requested() map[string]int {
 func (a *fakeAPI) wait(what string, condition func() bool) {
 	a.t.Helper()
 	late := false
-	timer := time.AfterFunc(30*time.Second, func() {
+	timer := time.AfterFunc(2*time.Minute, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		late = true
@@ -431,7 +431,7 @@ func (a *fakeAPI) wait(what string, condition func() bool) {
 	defer a.mu.Unlock()
 	for !condition() {
 		if late {
-			a.t.Fatalf("not within 30 s: %s; calls %v", what, a.calls)
+			a.t.Fatalf("not within 2 minutes: %s; calls %v", what, a.calls)
 		}
 		a.changed.Wait()
 	}

@@ -67,7 +67,7 @@ func TestNotKept(t *testing.T) {
 					c := c.(map[string]any)
 					found = c["status"] == tc.status && c["reason"] == tc.reason && strings.Contains(fmt.Sprint(c["message"]), tc.message)
 				}
-				return found && api.number(classes) >= 84
+				return found
 			}
 			api.wait("the condition", ready)
 			writes := func() int {

@@ -167,11 +167,16 @@ func (r *Reconciler) remove(ctx context.Context, rq *corev1.ResourceQuota) error
 // bringOne writes the ResourceQuota of a namespace, if it differs. It returns true where somebody else has one of the name.
 func (r *Reconciler) bringOne(ctx context.Context, q *v1alpha1.GPUQuota, known *kept, have *corev1.ResourceQuota, plan quota.Plan, namespace string) (taken bool, err error) {
 	stay := stayText(plan.Stay)
-	if have == nil {
-		if taken, err := r.foreign(ctx, q, namespace); taken || err != nil {
+	wanted := func(rq *corev1.ResourceQuota) bool {
+		return rq != nil && sameHard(rq.Spec.Hard, plan.Hard) && rq.Annotations[v1alpha1.AnnotationQuotaNames] == stay &&
+			rq.Labels[managedBy] == fieldManager && rq.Annotations[ofQuota] == q.Name && metav1.IsControlledBy(rq, q)
+	}
+	if !wanted(have) {
+		if have, taken, err = r.read(ctx, q, namespace); taken || err != nil {
 			return taken, err
 		}
-	} else if sameHard(have.Spec.Hard, plan.Hard) && have.Annotations[v1alpha1.AnnotationQuotaNames] == stay && metav1.IsControlledBy(have, q) {
+	}
+	if wanted(have) {
 		known.written[namespace] = plan.Hard
 		return false, nil
 	}
@@ -204,21 +209,22 @@ func (r *Reconciler) own(ctx context.Context, q *v1alpha1.GPUQuota) (map[string]
 	return own, nil
 }
 
-// foreign reports whether a namespace has a ResourceQuota of the name that the operator did not make: the caches have only its own.
-func (r *Reconciler) foreign(ctx context.Context, q *v1alpha1.GPUQuota, namespace string) (bool, error) {
-	rq := &corev1.ResourceQuota{}
-	err := r.deps.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: nameOf(q.Name)}, rq)
+// read returns the ResourceQuota of a namespace as it is now, nil for none, and true for one that the operator did not make. The caches may
+// be late, and have only its own.
+func (r *Reconciler) read(ctx context.Context, q *v1alpha1.GPUQuota, namespace string) (rq *corev1.ResourceQuota, foreign bool, err error) {
+	rq = &corev1.ResourceQuota{}
+	err = r.deps.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: nameOf(q.Name)}, rq)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read ResourceQuota %s/%s: %w", namespace, nameOf(q.Name), err)
+		return nil, false, fmt.Errorf("read ResourceQuota %s/%s: %w", namespace, nameOf(q.Name), err)
 	}
 	// One whose labels somebody has removed is still owned.
-	return rq.Annotations[ofQuota] != q.Name && !metav1.IsControlledBy(rq, q), nil
+	return rq, rq.Annotations[ofQuota] != q.Name && !metav1.IsControlledBy(rq, q), nil
 }
 
-// write writes a ResourceQuota. One with further names is replaced: server-side apply keeps names that others have added.
+// write writes a ResourceQuota. Further names are removed before: server-side apply keeps those that others have added.
 func (r *Reconciler) write(ctx context.Context, q *v1alpha1.GPUQuota, namespace string, have *corev1.ResourceQuota, hard map[string]int64, stay string) error {
 	quantities := corev1.ResourceList{}
 	for name, most := range hard {
@@ -230,11 +236,9 @@ func (r *Reconciler) write(ctx context.Context, q *v1alpha1.GPUQuota, namespace 
 	}) {
 		replaced := have.DeepCopy()
 		replaced.Spec.Hard = quantities
-		metav1.SetMetaDataAnnotation(&replaced.ObjectMeta, v1alpha1.AnnotationQuotaNames, stay)
 		if err := r.deps.Client.Update(ctx, replaced, client.FieldOwner(fieldManager)); err != nil {
 			return fmt.Errorf("replace ResourceQuota %s/%s: %w", namespace, nameOf(q.Name), err)
 		}
-		return nil
 	}
 	rq := corev1ac.ResourceQuota(nameOf(q.Name), namespace).
 		WithLabels(map[string]string{managedBy: fieldManager, "app.kubernetes.io/part-of": "berth"}).
