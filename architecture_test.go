@@ -194,12 +194,13 @@ var rules = []rule{
 	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/whatif", berth: []string{"api/", "internal/core/", "internal/cluster/fleetview", "internal/cluster/replay"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cluster/operator/command", berth: []string{"internal/cluster/operator"}},
-	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/core/quota"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/attempts", berth: none, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/gpuquota", berth: []string{"api/", "internal/cluster/operator/attempts", "internal/core/quota"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/gpunodes", berth: []string{"api/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/operator/agents", never: []string{"os", "net"}},
-	{packages: "internal/cluster/operator/stack", berth: []string{"api/"}, never: []string{"os", "net"}},
-	{packages: "internal/cluster/operator/validation", berth: []string{"api/", "internal/core/nodeop"}, never: []string{"os", "net"}},
-	{packages: "internal/cluster/operator/definitions", berth: []string{"api/", "internal/core/"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/stack", berth: []string{"api/", "internal/cluster/operator/attempts"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/validation", berth: []string{"api/", "internal/cluster/operator/attempts", "internal/core/nodeop"}, never: []string{"os", "net"}},
+	{packages: "internal/cluster/operator/definitions", berth: []string{"api/", "internal/cluster/operator/attempts", "internal/core/"}, never: []string{"os", "net"}},
 }
 
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.

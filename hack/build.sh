@@ -3,7 +3,7 @@
 # Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok, the controllers of JobSet and LeaderWorkerSet, and the last release;
 # with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
 # the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
-# the programs that are built.
+# the programs that are built; with "apiserver VERSION" only kube-apiserver of another version of Kubernetes, for kube/test/apiserver.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
@@ -111,9 +111,37 @@ if [ "${1:-}" = driver ]; then
 	exit 0
 fi
 
-# Without these Kubernetes would call itself v0.0.0, also where its programs name themselves to the API server.
-kubernetes=k8s.io/component-base/version
-kubernetes="-X $kubernetes.gitVersion=v1.37.1 -X $kubernetes.gitMajor=1 -X $kubernetes.gitMinor=37 -X $kubernetes.gitCommit=none -X $kubernetes.gitTreeState=archive"
+# stamp_kubernetes VERSION: without these Kubernetes would call itself v0.0.0, also where its programs name themselves to the API server.
+stamp_kubernetes() {
+	local minor=${1#1.} at=k8s.io/component-base/version
+	minor=${minor%%.*}
+	echo "-X $at.gitVersion=v$1 -X $at.gitMajor=1 -X $at.gitMinor=$minor -X $at.gitCommit=none -X $at.gitTreeState=archive"
+}
+kubernetes=$(stamp_kubernetes 1.37.1)
+
+# build_apiserver MODULE-DIR: the kube-apiserver of the version that a module requires.
+build_apiserver() {
+	local version
+	version=$(go list -C "$1" -m -f '{{.Version}}' k8s.io/kubernetes)
+	version=${version#v}
+	build "$1" "kube-apiserver-${version%.*}" k8s.io/kubernetes/cmd/kube-apiserver -ldflags="-s -w $(stamp_kubernetes "$version")"
+}
+
+# "apiserver VERSION": another than the pinned one, from a module that is made for it as kube/apiserver134 was. Kubernetes' own go.mod names
+# the modules that are versioned with it.
+if [ "${1:-}" = apiserver ]; then
+	module=$work/apiserver
+	mkdir "$module"
+	text=$(cd "$module" && go mod download -json "k8s.io/kubernetes@v$2" | sed -n 's/^\t"GoMod": "\(.*\)",$/\1/p')
+	{
+		printf 'module apiserver\n\ngo 1.26.0\n\ntool k8s.io/kubernetes/cmd/kube-apiserver\n\nrequire k8s.io/kubernetes v%s\n\n' "$2"
+		sed -nE "s|^\t?(replace )?(k8s.io/[a-z-]+) => \./staging/.*|replace \2 => \2 v0.${2#1.}|p" "$text"
+	} >"$module/go.mod"
+	(cd "$module" && go mod tidy) 2>"$work/tidy" || fail "the module of kube-apiserver $2 cannot be made: $(cat "$work/tidy")"
+	trimpath=
+	build_apiserver "$module"
+	exit 0
+fi
 
 build_scheduler() { build kube berth-scheduler ./cmd/berth-scheduler -ldflags="-s -w $stamp $kubernetes"; }
 if [ "${1:-}" = scheduler ]; then
@@ -235,10 +263,12 @@ trimpath=
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
-# For up --api-nodes only: 2 minutes of CPU time the first time. The controllers are for end-to-end tests: 2.5 minutes of CPU time.
+# For up --api-nodes only: 2 minutes of CPU time the first time. The controllers are for end-to-end tests: 2.5 minutes of CPU time. The API server is for
+# kube/test/apiserver: 4.5 minutes of CPU time.
 if [ "${KWOK:-}" != no ]; then
 	build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
 	build kube/controllers jobset-controller sigs.k8s.io/jobset -ldflags='-s -w'
+	build_apiserver kube/apiserver134
 	build kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
 fi
 package_chart "$BIN/chart" 0.0.0-dev dev berth.dev

@@ -33,6 +33,9 @@ stage "20,000 random steps of both APIs against the kubelet's own device manager
 say "each fuzz target for a minute"
 FUZZTIME=60s hack/fuzz.sh
 hack/build.sh sandbox
+hack/build.sh apiserver 1.35.4
+hack/build.sh apiserver 1.36.3
+stage "the operator, the agent and the commands on API servers of 1.34 to 1.37, at rest for a minute" -v -C kube -count=1 -timeout 30m -run '^TestVersions$' ./test/apiserver
 stage "200 pods on the cluster beside a foreign List every 20 ms" -v -C kube -count=1 -timeout 60m -run '^TestForeignList$' ./test/e2e
 stage "200 pods, 8 at a time, with 50 restarts of the agent" -v -C kube -count=1 -timeout 60m -run '^TestChurn$' ./test/e2e
 stage "the agent killed at random moments of MIG and MPS changes" -v -C kube -count=1 -timeout 60m -run '^TestReconfigure$/^Killed' ./test/e2e

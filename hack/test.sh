@@ -17,7 +17,7 @@ fi
 timed "unit tests" hack/unit.sh
 # Berth against Kubernetes' own code. The kubelet's managers need what the end-to-end tests need.
 beside=(./test/dra ./test/policies ./test/scheduler ./internal/preemption ./cmd/berth-scheduler)
-[ ${#sandbox_reasons[@]} != 0 ] || beside+=(./test/devicemanager)
+[ ${#sandbox_reasons[@]} != 0 ] || beside+=(./test/apiserver ./test/devicemanager)
 timed "beside Kubernetes' own code" go test -C kube -count=1 -timeout 20m "${beside[@]}"
 timed "benchmark of the scheduler, a few nodes" go test -C kube -count=1 -timeout 5m ./test/schedulerbench/...
 if [ ${#sandbox_reasons[@]} != 0 ]; then

@@ -3,7 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // GPUQuota limits the GPUs of namespaces. The operator keeps a ResourceQuota, gpu-quota-NAME, in each namespace that it selects, with
-// every name under which the API server counts the devices that a limit selects. Names that agents begin to advertise follow.
+// every name under which the API server counts the devices that a limit selects: from the start the names that devices have where no rule
+// names them, and others when agents begin to advertise them. A name that was limited stays limited when no node has such devices.
 //
 // A ResourceQuota counts each name by itself. So a limit holds for each name, not for the sum: with whole GPUs as nvidia.com/gpu and
 // through DRA, a limit of 4 allows 4 of each.
@@ -36,6 +37,10 @@ type GPUQuotaList struct {
 	metav1.ListMeta `json:"metadata,omitzero"`
 	Items           []GPUQuota `json:"items"`
 }
+
+// AnnotationQuotaNames is the annotation of a ResourceQuota of a GPUQuota with the names that stay limited since nodes have had devices
+// under them: KEY, or KEY=KIND+KIND with the kinds of the devices, separated by commas.
+const AnnotationQuotaNames = Group + "/gpu-quota-names"
 
 // GPUQuotaSpec says which namespaces are limited, and to how much.
 //

@@ -123,8 +123,10 @@ type StackToleration struct {
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
 }
 
-// The reasons of the condition Ready of a GPUStack and of its pools, the first that applies of this order.
+// The reasons of the condition Ready of a GPUStack and, but for the first, of its pools, the first that applies of this order.
 const (
+	// StackObjectsNotKept: the operator could not bring an object to what it wants in several attempts; it tries again.
+	StackObjectsNotKept    = "ObjectsNotKept"
 	StackDriverMissing     = "DriverMissing"
 	StackRuntimeCDIOff     = "RuntimeCDIOff"
 	StackValidationFailed  = "ValidationFailed"

@@ -28,6 +28,8 @@ type QuotaUse struct {
 	WriteInstead string `json:"writeInstead,omitempty"`
 	// Scoped is set for a ResourceQuota with scopes, which counts only the pods that match them. Its holders are not named.
 	Scoped bool `json:"scoped,omitempty"`
+	// Idle is set for a name of a GPUQuota that nothing uses, and under which no node has had devices.
+	Idle bool `json:"idle,omitempty"`
 	// Holders are the pods and ResourceClaims that use it, those that use most first.
 	Holders []QuotaHolder `json:"holders,omitempty"`
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/print"
+	"github.com/berth-gpu/berth/internal/core/quota"
 )
 
 func newQuotaCommand(deps Deps) *cobra.Command {
@@ -30,7 +31,8 @@ func newQuotaCommand(deps Deps) *cobra.Command {
 ResourceClaims that use it. GPUQUOTA is the GPUQuota that the ResourceQuota belongs to.
 
 A ResourceQuota counts each name by itself: whole GPUs through the device plugin and through
-claims are two names, and each may be used up to its limit. It counts pods from their creation
+claims are two names, and each may be used up to its limit. A GPUQuota also limits the names of
+devices that may come; -o wide shows those too. It counts pods from their creation
 until they have ended, also those that wait for a GPU. A name that the API server never counts
 limits nothing; the command shows the name to write instead. A quota with scopes counts only some
 pods; which ones is not evaluated, so none are named.`,
@@ -112,6 +114,22 @@ const (
 	implicitOfClass = "requests.deviceclass.resource.kubernetes.io/"
 )
 
+// idle reports whether a name of a GPUQuota is limited for devices that may come only: nothing uses it, and no node has had devices.
+func idle(q *corev1.ResourceQuota, name string) bool {
+	noted, ok := q.Annotations[v1alpha1.AnnotationQuotaNames]
+	counted, known := quota.Known(name)
+	used := q.Status.Used[corev1.ResourceName(name)]
+	if !ok || !known || !used.IsZero() {
+		return false
+	}
+	for part := range strings.SplitSeq(noted, ",") {
+		if key, _, _ := strings.Cut(part, "="); key == counted.Keys[0] {
+			return false
+		}
+	}
+	return true
+}
+
 // report returns the names of devices that the quotas limit.
 func (o *quotaObjects) report() *v1alpha1.QuotaReport {
 	report := &v1alpha1.QuotaReport{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindQuotaReport), Items: []v1alpha1.QuotaUse{}}
@@ -121,7 +139,7 @@ func (o *quotaObjects) report() *v1alpha1.QuotaReport {
 		for name, hard := range q.Spec.Hard {
 			use := v1alpha1.QuotaUse{
 				Namespace: q.Namespace, Quota: q.Name, GPUQuota: of, Name: string(name), Hard: hard.String(),
-				Scoped: len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil,
+				Scoped: len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil, Idle: of != "" && idle(q, string(name)),
 			}
 			used := q.Status.Used[name]
 			use.Used = used.String()
@@ -224,8 +242,13 @@ func quotaTable(w io.Writer, report *v1alpha1.QuotaReport, view *print.Flags) er
 		return err
 	}
 	var rows [][]string
+	hidden := 0
 	for i := range report.Items {
 		u := &report.Items[i]
+		if u.Idle && len(u.Holders) == 0 && !view.IsWide() {
+			hidden++
+			continue
+		}
 		var by []string
 		named := len(u.Holders)
 		if !view.IsWide() {
@@ -246,5 +269,9 @@ func quotaTable(w io.Writer, report *v1alpha1.QuotaReport, view *print.Flags) er
 		}
 		rows = append(rows, []string{u.Namespace, u.Quota, cmp.Or(u.GPUQuota, "-"), u.Name, used, u.Hard, cmp.Or(strings.Join(by, ", "), "-")})
 	}
-	return view.Table(w, []string{"NAMESPACE", "QUOTA", "GPUQUOTA", "NAME", "USED", "HARD", "USED BY"}, rows)
+	err := view.Table(w, []string{"NAMESPACE", "QUOTA", "GPUQUOTA", "NAME", "USED", "HARD", "USED BY"}, rows)
+	if hidden > 0 && err == nil && !view.RowsOnly() {
+		_, err = fmt.Fprintf(w, "%d more names are limited, which nothing uses and no node has devices under; -o wide shows them\n", hidden)
+	}
+	return err
 }

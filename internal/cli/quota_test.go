@@ -66,6 +66,19 @@ func TestQuotaTable(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	out.Reset()
+	// Of a GPUQuota, names that nothing uses and that no node has devices under.
+	idle := quotaObjects{quotas: []corev1.ResourceQuota{{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "gpu-quota-team",
+		Annotations: map[string]string{"berth.dev/gpu-quota": "team", "berth.dev/gpu-quota-names": "gpu.berth.dev.deviceclass.resource.k8s.io/devices=whole,requests.example.com/gpu"}},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.example.com/gpu": resource.MustParse("4"), "requests.example.com/mig": resource.MustParse("4"),
+			"requests.example.com/used": resource.MustParse("4"), "requests.deviceclass.resource.kubernetes.io/gpu.berth.dev": resource.MustParse("4"),
+			"requests.deviceclass.resource.kubernetes.io/mig.gpu.berth.dev": resource.MustParse("4")}},
+		Status: corev1.ResourceQuotaStatus{Used: corev1.ResourceList{"requests.example.com/used": resource.MustParse("1")}}}}}
+	out.Reset()
+	if err := quotaTable(&out, idle.report(), &print.Flags{}); err != nil || strings.Count(out.String(), "\n") != 5 || strings.Contains(out.String(), "mig") ||
+		!strings.Contains(out.String(), "2 more names are limited, which nothing uses") {
+		t.Errorf("of names without devices it prints\n%s%v", out.String(), err)
+	}
+	out.Reset()
 	empty := quotaObjects{}
 	if err := quotaTable(&out, empty.report(), &print.Flags{}); err != nil || !strings.HasPrefix(out.String(), "no ResourceQuota limits GPUs") {
 		t.Errorf("without quotas it prints %q, %v", out.String(), err)

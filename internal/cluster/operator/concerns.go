@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-gpu/berth/internal/cluster/operator/agents"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpunodes"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
@@ -22,6 +23,8 @@ type shared struct {
 	// client reads from the API server itself and writes.
 	client    client.Client
 	resources definitions.Resources
+	// objects are those that cannot be brought in line, of all concerns.
+	objects *attempts.Objects
 	// namespace is the operator's own.
 	namespace string
 	clock     clock.Clock
@@ -42,19 +45,19 @@ type concern struct {
 func concerns() []concern {
 	return []concern{
 		{name: "gpuquota", cached: anywhere(gpuquota.Cached), add: func(m manager.Manager, s shared) error {
-			classes, err := definitions.ClassNames()
+			classes, err := definitions.ClassesByResource()
 			if err != nil {
 				return err
 			}
-			return gpuquota.Add(m, gpuquota.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Classes: classes, Clock: s.clock,
+			return gpuquota.Add(m, gpuquota.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Objects: s.objects, Classes: classes, Clock: s.clock,
 				Log: s.log.With("concern", "gpuquota")})
 		}},
 		{name: "definitions", cached: anywhere(definitions.Cached), add: func(m manager.Manager, s shared) error {
 			return definitions.Add(m, definitions.Deps{Client: s.client, Resources: s.resources, Events: m.GetEventRecorder(Name),
-				Clock: s.clock, Log: s.log.With("concern", "definitions"), Stop: s.stop})
+				Objects: s.objects, Clock: s.clock, Log: s.log.With("concern", "definitions"), Stop: s.stop})
 		}},
 		{name: "stack", cached: stack.Cached, add: func(m manager.Manager, s shared) error {
-			return stack.Add(m, stack.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Clock: s.clock,
+			return stack.Add(m, stack.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Objects: s.objects, Namespace: s.namespace, Clock: s.clock,
 				Log: s.log.With("concern", "stack")})
 		}},
 		{name: "agents", cached: func(namespace string) map[client.Object]cache.ByObject {
@@ -68,7 +71,7 @@ func concerns() []concern {
 			if err != nil {
 				return err
 			}
-			return validation.Add(m, validation.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Namespace: s.namespace, Classes: classes,
+			return validation.Add(m, validation.Deps{Client: s.client, Events: m.GetEventRecorder(Name), Objects: s.objects, Namespace: s.namespace, Classes: classes,
 				Driver: definitions.ClassDriver, Clock: s.clock, Log: s.log.With("concern", "validation")})
 		}},
 	}

@@ -38,6 +38,9 @@ type fakeAPI struct {
 	watches map[chan watch.Event]string           // to the path of the collection
 	// calls are the requests by verb, resource and name, as RBAC sees them.
 	calls map[string]int
+	// admit changes or refuses what is written, and written acts after a write; the mutex is held.
+	admit   func(path string, object *unstructured.Unstructured) *apierrors.StatusError
+	written func(path string)
 }
 
 // servedBy are the groups and versions with their resources.
@@ -311,12 +314,21 @@ func (a *fakeAPI) write(w http.ResponseWriter, r *http.Request, name string) {
 	if live != nil && r.Method == http.MethodPatch {
 		object = &unstructured.Unstructured{Object: mergedObjects(live.DeepCopy().Object, object.Object)}
 	}
+	if a.admit != nil {
+		if err := a.admit(path, object); err != nil {
+			refuse(w, err)
+			return
+		}
+	}
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 {
 		a.put(path, nil)
 	} else {
 		a.put(path, object)
 	}
 	answer(w, 200, object)
+	if a.written != nil {
+		a.written(path)
+	}
 }
 
 // body reads an object in JSON, or in protobuf, in which clients of Kubernetes' own types write.
@@ -408,7 +420,7 @@ func (a *fakeAPI) requested() map[string]int {
 func (a *fakeAPI) wait(what string, condition func() bool) {
 	a.t.Helper()
 	late := false
-	timer := time.AfterFunc(30*time.Second, func() {
+	timer := time.AfterFunc(2*time.Minute, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		late = true
@@ -419,7 +431,7 @@ func (a *fakeAPI) wait(what string, condition func() bool) {
 	defer a.mu.Unlock()
 	for !condition() {
 		if late {
-			a.t.Fatalf("not within 30 s: %s; calls %v", what, a.calls)
+			a.t.Fatalf("not within 2 minutes: %s; calls %v", what, a.calls)
 		}
 		a.changed.Wait()
 	}

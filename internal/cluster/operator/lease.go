@@ -22,7 +22,7 @@ const leaseTimeout = 5 * time.Second
 // random part to it, so that a container that was killed and started again would wait 15 s until its own Lease expires. The function that
 // it returns ends the writing of Events.
 func newLock(deps Deps, known *runtime.Scheme) (resourcelock.Interface, func(), error) {
-	to := rest.AddUserAgent(deps.API, "leader-election")
+	to := rest.AddUserAgent(rest.CopyConfig(deps.API), "leader-election")
 	to.Timeout = leaseTimeout
 	client, err := kubernetes.NewForConfig(to)
 	if err != nil {

@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 	"github.com/berth-gpu/berth/internal/cluster/operator/definitions"
 )
 
@@ -86,7 +87,8 @@ func Run(ctx context.Context, deps Deps) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	shared := shared{client: direct, resources: resources, namespace: deps.Namespace, clock: deps.Clock, log: deps.Log, stop: stop}
+	shared := shared{client: direct, resources: resources, objects: attempts.New(deps.Clock, deps.Log), namespace: deps.Namespace, clock: deps.Clock,
+		log: deps.Log, stop: stop}
 	for _, c := range concerns() {
 		if err := c.add(m, shared); err != nil {
 			return fmt.Errorf("add %s: %w", c.name, err)

@@ -21,6 +21,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -288,6 +290,19 @@ func TestTakesItsOwnLeaseOver(t *testing.T) {
 	}
 	if err := other.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLockLeavesTheConnection: the short timeout of requests about the Lease would end each watch, too.
+func TestLockLeavesTheConnection(t *testing.T) {
+	deps := Deps{API: &rest.Config{Host: "https://api.example", UserAgent: Name}}
+	_, end, err := newLock(deps, runtime.NewScheme())
+	if err != nil {
+		t.Fatal(err)
+	}
+	end()
+	if deps.API.Timeout != 0 || deps.API.UserAgent != Name {
+		t.Errorf("timeout %v, user agent %q: that of the Lease's client", deps.API.Timeout, deps.API.UserAgent)
 	}
 }
 

@@ -18,7 +18,7 @@ func draProblems() []Problem {
 		{
 			Code: "DEVICE_CLASS_MISSING", Severity: Warning, Area: AreaSharing, Title: "no DeviceClass has the extended resource name of the node's GPUs",
 			Meaning: "GPUs of this node are allocated through DRA. Pods with a ResourceClaim get them; pods that request the resource that the message names do not.",
-			Fix:     "Apply the output of berth classes. If another driver's DeviceClass has the name, remove its extendedResourceName first.",
+			Fix:     "Apply the output of berth classes. If another driver's DeviceClass has the name, remove its extendedResourceName first. Where the API server drops the field, switch its feature gate DRAExtendedResource on, or use ResourceClaims.",
 			Seen:    seenNode,
 		},
 		{

@@ -167,23 +167,35 @@ func testWrongQuota(t *testing.T, i *installed) {
 	}
 }
 
-// testQuotaFollows gives two GPUs other names, by MIG and by sharing: the quota limits those too, and no longer when they are gone.
+// testQuotaFollows gives GPUs other names, by MIG, by sharing and by a rule: the quota limits those too, and still when they are gone.
 func testQuotaFollows(t *testing.T, i *installed) {
-	const mig, shared = "nvidia.com/mig-3g.20gb", gpuResource + ".shared"
+	const mig, shared, named = "nvidia.com/mig-3g.20gb", gpuResource + ".shared", "example.com/named-gpu"
 	configs := map[string]any{"configs": map[string]any{"default": map[string]any{"gpus": []any{
 		map[string]any{"select": map[string]any{"index": []any{7}}, "mig": map[string]any{"devices": map[string]any{"3g.20gb": 2}}},
 		map[string]any{"select": map[string]any{"index": []any{6}}, "sharing": map[string]any{"mode": "timeSlicing", "replicas": 3, "renameByDefault": true}},
+		map[string]any{"select": map[string]any{"index": []any{5}}, "resourceName": named},
 	}}}}
 	ctx := timeout(t, 2*time.Minute)
 	if _, err := i.Helm(ctx, i.merged(configs), i.chart("upgrade")...); err != nil {
 		t.Fatal(err)
 	}
-	i.waitLimited(t, "requests."+mig, 2)
-	i.waitLimited(t, "requests."+shared, 2)
+	for _, name := range []string{mig, shared, named} {
+		i.waitLimited(t, "requests."+name, 2)
+	}
 	t.Run("Shared", func(t *testing.T) { i.testQuotaStops(t, shared) })
 	t.Run("MIG", func(t *testing.T) { i.testQuotaStops(t, mig) })
 	if _, err := i.Helm(ctx, i.MachineValues(), i.chart("upgrade")...); err != nil {
 		t.Fatal(err)
 	}
-	i.waitLimited(t, "requests."+shared, -1)
+	waitUntil(t, time.Minute, "the node has no "+named, func(ctx context.Context) error {
+		node, err := i.Client().CoreV1().Nodes().Get(ctx, i.Nodes()[0].Name(), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if quantity := node.Status.Allocatable[corev1.ResourceName(named)]; !quantity.IsZero() {
+			return fmt.Errorf("it has %s", quantity.String())
+		}
+		return nil
+	})
+	i.waitLimited(t, "requests."+named, 2)
 }

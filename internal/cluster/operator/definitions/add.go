@@ -3,18 +3,18 @@ package definitions
 import (
 	"fmt"
 	"log/slog"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 // Deps are what the controllers work with.
@@ -23,17 +23,12 @@ type Deps struct {
 	Client    client.Client
 	Resources Resources
 	Events    events.EventRecorder
+	Objects   *attempts.Objects
 	Clock     clock.Clock
 	Log       *slog.Logger
 	// Stop ends the operator with an error.
 	Stop func(error)
 }
-
-// The delays between two attempts after errors.
-const (
-	firstDelay = 100 * time.Millisecond
-	lastDelay  = time.Minute
-)
 
 // Cached are the objects of which the caches keep the metadata.
 func Cached() map[client.Object]cache.ByObject {
@@ -62,10 +57,7 @@ func add(m manager.Manager, deps Deps, k kind) error {
 	if err != nil {
 		return err
 	}
-	c, err := controller.NewTyped(k.resource, m, controller.TypedOptions[request]{
-		Reconciler:  r,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[request](firstDelay, lastDelay),
-	})
+	c, err := controller.NewTyped(k.resource, m, controller.TypedOptions[request]{Reconciler: r})
 	if err != nil {
 		return err
 	}
@@ -78,5 +70,6 @@ func newReconciler(deps Deps, k kind) (*reconciler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reconciler{kind: k, wanted: all, client: deps.Client, events: deps.Events, log: deps.Log, stop: deps.Stop, reported: map[string]string{}}, nil
+	return &reconciler{kind: k, wanted: all, client: deps.Client, events: deps.Events, objects: deps.Objects, clock: deps.Clock, log: deps.Log, stop: deps.Stop,
+		reported: map[string]string{}, seen: map[string]bool{}, dropped: map[string]drop{}}, nil
 }

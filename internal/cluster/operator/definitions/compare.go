@@ -48,14 +48,21 @@ func defaultedSpec(object *unstructured.Unstructured) (any, error) {
 	return plain.Spec, nil
 }
 
-// differences returns the paths of the fields of the live object that differ from the wanted one, sorted. Labels and annotations that
-// others add are no difference.
-func differences(live *unstructured.Unstructured, w wanted) ([]string, error) {
+// difference is a field of the live object that differs from the wanted one.
+type difference struct {
+	path string
+	// lacking is true where the live object does not have the field.
+	lacking bool
+}
+
+// differences returns the fields of the live object that differ from the wanted one, sorted. Labels and annotations that others add are no
+// difference.
+func differences(live *unstructured.Unstructured, w wanted) ([]difference, error) {
 	spec, err := defaultedSpec(live)
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", live.GetKind(), live.GetName(), err)
 	}
-	paths := differing("spec", spec, w.spec)
+	found := differing("spec", spec, w.spec)
 	for _, part := range []struct {
 		path       string
 		live, want map[string]string
@@ -65,42 +72,52 @@ func differences(live *unstructured.Unstructured, w wanted) ([]string, error) {
 	} {
 		for key, value := range part.want {
 			if got, ok := part.live[key]; !ok || got != value {
-				paths = append(paths, part.path+"["+key+"]")
+				found = append(found, difference{part.path + "[" + key + "]", !ok})
 			}
 		}
 	}
-	slices.Sort(paths)
-	return paths, nil
+	slices.SortFunc(found, func(a, b difference) int { return strings.Compare(a.path, b.path) })
+	return found, nil
 }
 
-// differing returns the paths at which two values of JSON differ.
-func differing(path string, live, want any) []string {
+// differing returns where two values of JSON differ.
+func differing(path string, live, want any) []difference {
 	switch want := want.(type) {
 	case map[string]any:
 		live, ok := live.(map[string]any)
 		if !ok {
 			break
 		}
-		var paths []string
+		var found []difference
 		for _, key := range slices.Sorted(maps.Keys(merge(live, want))) {
-			paths = append(paths, differing(path+"."+key, live[key], want[key])...)
+			found = append(found, differing(path+"."+key, live[key], want[key])...)
 		}
-		return paths
+		return found
 	case []any:
 		live, ok := live.([]any)
 		if !ok || len(live) != len(want) {
 			break
 		}
-		var paths []string
+		var found []difference
 		for i := range want {
-			paths = append(paths, differing(fmt.Sprintf("%s[%d]", path, i), live[i], want[i])...)
+			found = append(found, differing(fmt.Sprintf("%s[%d]", path, i), live[i], want[i])...)
 		}
-		return paths
+		return found
 	}
 	if reflect.DeepEqual(live, want) {
 		return nil
 	}
-	return []string{path}
+	return []difference{{path, live == nil}}
+}
+
+// without returns the differences that are not among others.
+func without(all, others []difference) []difference {
+	return slices.DeleteFunc(slices.Clone(all), func(d difference) bool { return slices.Contains(others, d) })
+}
+
+// dropped reports whether the live object lacks each of the fields, and has no other value of any.
+func dropped(all []difference) bool {
+	return !slices.ContainsFunc(all, func(d difference) bool { return !d.lacking })
 }
 
 func merge(a, b map[string]any) map[string]any {
@@ -112,8 +129,12 @@ func merge(a, b map[string]any) map[string]any {
 // mostPaths is how many fields a message lists; an Event has 1024 characters.
 const mostPaths = 3
 
-// list joins paths for a message.
-func list(paths []string) string {
+// list joins the paths of fields for a message.
+func list(fields []difference) string {
+	var paths []string
+	for _, d := range fields {
+		paths = append(paths, d.path)
+	}
 	if len(paths) > mostPaths {
 		return fmt.Sprintf("%s and %d more", strings.Join(paths[:mostPaths], ", "), len(paths)-mostPaths)
 	}
@@ -158,7 +179,7 @@ func writtenBy(live *unstructured.Unstructured, managers ...string) bool {
 	})
 }
 
-// ofSpec returns the paths that are in the spec.
-func ofSpec(paths []string) []string {
-	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return !strings.HasPrefix(path, "spec") })
+// ofSpec returns the differences that are in the spec.
+func ofSpec(all []difference) []difference {
+	return slices.DeleteFunc(slices.Clone(all), func(d difference) bool { return !strings.HasPrefix(d.path, "spec") })
 }

@@ -22,10 +22,10 @@ func (n notice) record(to events.EventRecorder) {
 }
 
 // restored says that fields were edited by others, and that the edit was undone.
-func restored(live *unstructured.Unstructured, paths []string) notice {
+func restored(live *unstructured.Unstructured, fields []difference) notice {
 	return notice{about: live, reason: "EditUndone", action: "Apply",
 		note: fmt.Sprintf("%s differed from what this version of Berth has%s; berth-operator restored it. "+
-			"It keeps this object: to change it, change the release of Berth", list(paths), by(live))}
+			"It keeps this object: to change it, change the release of Berth", list(fields), by(live))}
 }
 
 // recreated says that an object was deleted, and exists again.
@@ -35,10 +35,10 @@ func recreated(created *unstructured.Unstructured) notice {
 }
 
 // foreign says that somebody else's DeviceClass has the name of one of Berth's.
-func foreign(live *unstructured.Unstructured, paths []string) notice {
+func foreign(live *unstructured.Unstructured, fields []difference) notice {
 	return notice{about: live, reason: "NameTaken", action: "Skip",
 		note: fmt.Sprintf("Berth has a DeviceClass of this name, which differs in %s%s; berth-operator leaves this one alone. "+
-			"Fix: delete it, and the operator creates Berth's; or create it under another name first", list(paths), by(live))}
+			"Fix: delete it, and the operator creates Berth's; or create it under another name first", list(fields), by(live))}
 }
 
 // by names the last writer of an object.

@@ -162,7 +162,7 @@ func TestDeletedReturns(t *testing.T) {
 				t.Errorf("while it is being deleted it writes %v", w.writes)
 			}
 			w.edit(name, "kubectl", func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
-			w.must(request{name: name, deleted: true})
+			w.must(request{name: name})
 			w.checkEqual(name)
 			w.checkLog("Created again what was deleted")
 			w.checkEvent("Warning DeletionUndone")
@@ -411,11 +411,53 @@ func TestKeptByTheServer(t *testing.T) {
 	w := newWorld(t, classKind())
 	w.must(request{name: className})
 	w.edit(className, "webhook", setSpec("example.com/gpu", "extendedResourceName"))
-	w.client = &stubborn{w.client}
+	w.reconciler.client = &stubborn{w.client}
 	if _, err := w.reconcile(request{name: className}); err == nil || !strings.Contains(err.Error(), "keeps other values of spec.extendedResourceName") {
 		t.Errorf("error %v, want one with the field", err)
 	}
 	w.checkEvent()
+}
+
+// TestDroppedField: an optional field that the API server drops is written once an hour, and is no edit of others; when the API server has
+// it, it is written. Any other field is an error, after one write.
+func TestDroppedField(t *testing.T) {
+	w := newWorld(t, classKind())
+	w.drop = []string{"spec", "extendedResourceName"}
+	for range 3 {
+		w.must(request{name: className})
+	}
+	if len(w.writes) != 1 || len(w.objects.Absent()) != 1 {
+		t.Errorf("it wrote %v; absent are %v", w.writes, w.objects.Absent())
+	}
+	w.checkEvent()
+	w.now.Step(time.Hour - time.Minute)
+	if again := w.must(request{name: className}).RequeueAfter; again != time.Minute || len(w.writes) != 1 {
+		t.Errorf("again after %v, writes %v", again, w.writes)
+	}
+	w.now.Step(time.Minute)
+	if again := w.must(request{name: className}).RequeueAfter; again != time.Hour || len(w.writes) != 2 {
+		t.Errorf("again after %v, writes %v", again, w.writes)
+	}
+	// An edit is undone without the field.
+	w.edit(className, "kubectl-edit", func(o *unstructured.Unstructured) { o.SetLabels(nil) })
+	w.must(request{name: className})
+	w.checkEvent("EditUndone", "metadata.labels")
+	// The gate is switched on.
+	w.drop = nil
+	w.now.Step(time.Hour)
+	w.must(request{name: className})
+	w.checkEqual(className)
+	w.checkEvent()
+	w.checkLog("Wrote a field that the API server dropped before")
+	if len(w.objects.Absent()) > 0 {
+		t.Errorf("absent are %v", w.objects.Absent())
+	}
+
+	w = newWorld(t, classKind())
+	w.drop = []string{"spec", "selectors"}
+	if _, err := w.reconcile(request{name: className}); err == nil || !strings.Contains(err.Error(), "spec.selectors") || len(w.writes) != 1 {
+		t.Errorf("error %v, writes %v", err, w.writes)
+	}
 }
 
 // TestUnknownName: other objects that carry Berth's label are of no concern.
@@ -430,22 +472,22 @@ func TestDiffering(t *testing.T) {
 	type object = map[string]any
 	tests := map[string]struct {
 		live, want any
-		paths      []string
+		fields     []difference
 	}{
 		"equal":                {object{"a": []any{int64(1), "x"}}, object{"a": []any{int64(1), "x"}}, nil},
-		"values":               {object{"a": int64(1), "b": "x"}, object{"a": int64(2), "b": "y"}, []string{"spec.a", "spec.b"}},
-		"a key less":           {object{}, object{"a": object{"b": true}}, []string{"spec.a"}},
-		"a key more":           {object{"a": object{"b": true, "c": true}}, object{"a": object{"b": true}}, []string{"spec.a.c"}},
-		"an item":              {object{"a": []any{"x", object{"b": 1.5}}}, object{"a": []any{"x", object{"b": 2.5}}}, []string{"spec.a[1].b"}},
-		"an item more":         {object{"a": []any{"x", "y"}}, object{"a": []any{"x"}}, []string{"spec.a"}},
-		"an item less":         {object{"a": []any{"x"}}, object{"a": []any{"x", "y"}}, []string{"spec.a"}},
-		"another type":         {object{"a": "x"}, object{"a": []any{"x"}}, []string{"spec.a"}},
-		"no map where one was": {nil, object{"a": "x"}, []string{"spec"}},
+		"values":               {object{"a": int64(1), "b": "x"}, object{"a": int64(2), "b": "y"}, []difference{{"spec.a", false}, {"spec.b", false}}},
+		"a key less":           {object{}, object{"a": object{"b": true}}, []difference{{"spec.a", true}}},
+		"a key more":           {object{"a": object{"b": true, "c": true}}, object{"a": object{"b": true}}, []difference{{"spec.a.c", false}}},
+		"an item":              {object{"a": []any{"x", object{"b": 1.5}}}, object{"a": []any{"x", object{"b": 2.5}}}, []difference{{"spec.a[1].b", false}}},
+		"an item more":         {object{"a": []any{"x", "y"}}, object{"a": []any{"x"}}, []difference{{"spec.a", false}}},
+		"an item less":         {object{"a": []any{"x"}}, object{"a": []any{"x", "y"}}, []difference{{"spec.a", false}}},
+		"another type":         {object{"a": "x"}, object{"a": []any{"x"}}, []difference{{"spec.a", false}}},
+		"no map where one was": {nil, object{"a": "x"}, []difference{{"spec", true}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.paths, differing("spec", tc.live, tc.want)); diff != "" {
-				t.Errorf("paths (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.fields, differing("spec", tc.live, tc.want), cmp.AllowUnexported(difference{})); diff != "" {
+				t.Errorf("fields (-want +got):\n%s", diff)
 			}
 		})
 	}

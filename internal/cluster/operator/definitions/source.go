@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
@@ -96,24 +95,13 @@ func (s whenServed) served() (bool, error) {
 
 // wake requests the objects of which the watch reports a change. Others that carry Berth's label are of no concern.
 func wake(all map[string]wanted) handler.TypedEventHandler[*metav1.PartialObjectMetadata, request] {
-	add := func(q queue, req request) {
-		if _, ok := all[req.name]; ok {
-			q.Add(req)
+	// An object that lost the label is reported as deleted.
+	return handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, object *metav1.PartialObjectMetadata) []request {
+		if _, ok := all[object.Name]; ok {
+			return []request{{name: object.Name}}
 		}
-	}
-	type object = *metav1.PartialObjectMetadata
-	return handler.TypedFuncs[object, request]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[object], q queue) {
-			add(q, request{name: e.Object.Name})
-		},
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[object], q queue) {
-			add(q, request{name: e.ObjectNew.Name})
-		},
-		// An object that lost the label, too.
-		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[object], q queue) {
-			add(q, request{name: e.Object.Name, deleted: true})
-		},
-	}
+		return nil
+	})
 }
 
 func sortedNames(all map[string]wanted) []string { return slices.Sorted(maps.Keys(all)) }

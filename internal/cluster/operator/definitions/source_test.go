@@ -103,7 +103,7 @@ func TestWake(t *testing.T) {
 		req, _ := q.Get()
 		got = append(got, req)
 	}
-	if want := []request{{name: "kept"}, {name: "kept", deleted: true}}; !slices.Equal(got, want) {
+	if want := []request{{name: "kept"}}; !slices.Equal(got, want) {
 		t.Errorf("requests %v, want %v", got, want)
 	}
 }

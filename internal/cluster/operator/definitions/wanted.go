@@ -42,6 +42,8 @@ type kind struct {
 	versioned bool
 	// foreign tells whether an object may belong to somebody else.
 	foreign bool
+	// optional are the fields that an API server may not have, with what is to be known about each.
+	optional map[string]string
 }
 
 func definitionKind() kind {
@@ -51,7 +53,8 @@ func definitionKind() kind {
 
 func classKind() kind {
 	return kind{GroupVersionKind: schema.GroupVersionKind{Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass"},
-		resource: "deviceclasses", foreign: true}
+		resource: "deviceclasses", foreign: true, optional: map[string]string{"spec.extendedResourceName": "the API server drops spec.extendedResourceName, since its " +
+			"feature gate DRAExtendedResource is off: GPUs that are allocated through DRA are for claims only"}}
 }
 
 // wanted is an object as it is to be.

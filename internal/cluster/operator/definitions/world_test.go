@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -24,6 +26,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 const (
@@ -40,10 +44,13 @@ type world struct {
 	// writes are the writes of the reconciler, as "verb name".
 	writes []string
 	// fail returns the error of a request of the reconciler, which then does not reach the API server.
-	fail    func(verb string) error
+	fail func(verb string) error
+	// drop is a field that the API server drops.
+	drop    []string
 	stopped error
 	logged  bytes.Buffer
 	events  *events.FakeRecorder
+	now     *clocktesting.FakeClock
 }
 
 func newWorld(t *testing.T, k kind) *world {
@@ -58,7 +65,7 @@ func newWorld(t *testing.T, k kind) *world {
 	for _, k := range []kind{definitionKind(), classKind()} {
 		mapper.Add(k.GroupVersionKind, meta.RESTScopeRoot)
 	}
-	w := &world{t: t, events: events.NewFakeRecorder(200), fail: func(string) error { return nil }}
+	w := &world{t: t, events: events.NewFakeRecorder(200), now: clocktesting.NewFakeClock(time.Unix(1e9, 0)), fail: func(string) error { return nil }}
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithReturnManagedFields().Build()
 	counted := interceptor.NewClient(w.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -71,6 +78,9 @@ func newWorld(t *testing.T, k kind) *world {
 			w.writes = append(w.writes, "apply "+object.(interface{ GetName() string }).GetName())
 			if err := w.fail("apply"); err != nil {
 				return err
+			}
+			if len(w.drop) > 0 {
+				unstructured.RemoveNestedField(object.(interface{ UnstructuredContent() map[string]any }).UnstructuredContent(), w.drop...)
 			}
 			return c.Apply(ctx, object, options...)
 		},
@@ -90,17 +100,17 @@ func newWorld(t *testing.T, k kind) *world {
 	})
 	var err error
 	w.reconciler, err = newReconciler(Deps{Client: counted, Events: w.events, Log: slog.New(slog.NewTextHandler(&w.logged, nil)),
-		Stop: func(err error) { w.stopped = err }}, k)
+		Objects: attempts.New(w.now, slog.New(slog.NewTextHandler(&w.logged, nil))), Clock: w.now, Stop: func(err error) { w.stopped = err }}, k)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// reconcile reconciles one object.
+// reconcile attempts to bring one object in line, without waiting after the attempt before.
 func (w *world) reconcile(req request) (reconcile.Result, error) {
 	w.t.Helper()
-	return w.Reconcile(w.t.Context(), req)
+	return w.keep(w.t.Context(), req)
 }
 
 // must reconciles one object and expects no error.

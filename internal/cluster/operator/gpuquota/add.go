@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 // Deps are what the controller works with.
@@ -30,8 +31,10 @@ type Deps struct {
 	Cached client.Reader
 	Client client.Client
 	Events events.EventRecorder
-	// Classes are the names of the DeviceClasses of Berth.
-	Classes []string
+	// Objects bounds the attempts for each ResourceQuota and status.
+	Objects *attempts.Objects
+	// Classes are the names of the DeviceClasses of Berth by the extended resource that each stands for.
+	Classes map[string]string
 	Clock   clock.Clock
 	Log     *slog.Logger
 }

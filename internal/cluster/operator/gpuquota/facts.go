@@ -8,9 +8,26 @@ import (
 	"github.com/berth-gpu/berth/internal/core/quota"
 )
 
+// sharedSuffix is what the name of replicas has behind that of the unshared device, unless a rule names it.
+const sharedSuffix = ".shared"
+
+// wellKnown returns what the API server counts under the names that devices have where no rule names them, by the DeviceClasses of Berth:
+// pods and claims can request them before a node has such a device.
+func wellKnown(classes map[string]string) []quota.Counted {
+	var all []quota.Counted
+	for resource, class := range classes {
+		kind := quota.Whole
+		if _, ok := profileOf(class); ok {
+			kind = quota.MIG
+		}
+		all = append(all, quota.Resource(resource).Of(kind), quota.Resource(resource+sharedSuffix).Of(quota.TimeSlicing, quota.MPS), quota.Class(class).Of(kind))
+	}
+	return all
+}
+
 // counted returns what the API server counts of the devices of all nodes: the extended resources that agents advertise, and the
 // DeviceClasses. A claim of a class can be of any GPU that has the profile, also of one that a device plugin advertises now.
-func counted(nodes []v1alpha1.GPUNode, classes []string) []quota.Counted {
+func counted(nodes []v1alpha1.GPUNode, classes map[string]string) []quota.Counted {
 	var all []quota.Counted
 	whole, profiles := map[string]bool{}, map[string]map[string]bool{}
 	for i := range nodes {

@@ -1,6 +1,7 @@
 package gpuquota_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
 )
 
@@ -38,6 +40,10 @@ type world struct {
 	// fail is the error of the writes of ResourceQuotas.
 	fail error
 	r    *gpuquota.Reconciler
+	// classes are the DeviceClasses by their resource.
+	classes map[string]string
+	clock   *testclock.FakeClock
+	log     bytes.Buffer
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -49,7 +55,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	if err := v1alpha1.AddToScheme(known); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, events: events.NewFakeRecorder(100)}
+	w := &world{t: t, events: events.NewFakeRecorder(100), classes: map[string]string{"example.com/gpu": "gpu.berth.dev"}, clock: testclock.NewFakeClock(time.Unix(1e9, 0))}
 	count := func(verb string, o client.Object, err error) error {
 		if err == nil {
 			w.writes = append(w.writes, verb+" "+o.GetNamespace()+"/"+o.GetName())
@@ -75,15 +81,21 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 				return count(sub, o, c.SubResource(sub).Patch(ctx, o, p, options...))
 			},
 		}).Build()
-	w.r = gpuquota.New(gpuquota.Deps{Cached: w.Client, Client: w.Client, Events: w.events, Classes: []string{"gpu.berth.dev", "mig-1g.5gb.gpu.berth.dev", "mig-1g.5gb.me.gpu.berth.dev"},
-		Clock: testclock.NewFakeClock(time.Unix(1e9, 0)), Log: slog.New(slog.DiscardHandler)})
+	w.restart()
 	return w
+}
+
+// restart makes another operator.
+func (w *world) restart() {
+	log := slog.New(slog.NewTextHandler(&w.log, nil))
+	w.r = gpuquota.New(gpuquota.Deps{Cached: w.Client, Client: w.Client, Events: w.events, Objects: attempts.New(w.clock, log), Classes: w.classes, Clock: w.clock, Log: log})
 }
 
 // reconcile reconciles the GPUQuota "team", and returns what was written.
 func (w *world) reconcile() ([]string, error) {
 	w.t.Helper()
 	w.writes = nil
+	w.clock.Step(time.Hour)
 	_, err := w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "team"}})
 	return w.writes, err
 }
@@ -157,7 +169,11 @@ func gpuNode(name, product string, offers ...v1alpha1.DeviceOffer) *v1alpha1.GPU
 
 var teamA = map[string]string{"team": "a"}
 
-const whole = "gpu.berth.dev.deviceclass.resource.k8s.io/devices=4 requests.deviceclass.resource.kubernetes.io/gpu.berth.dev=4 requests.example.com/gpu=4"
+const (
+	whole = "gpu.berth.dev.deviceclass.resource.k8s.io/devices=4 requests.deviceclass.resource.kubernetes.io/gpu.berth.dev=4 requests.example.com/gpu=4"
+	// all is what a limit of all devices means from the start.
+	all = "gpu.berth.dev.deviceclass.resource.k8s.io/devices=4 requests.deviceclass.resource.kubernetes.io/gpu.berth.dev=4 requests.example.com/gpu.shared=4 requests.example.com/gpu=4"
+)
 
 func TestReconcile(t *testing.T) {
 	gpu := v1alpha1.DeviceOffer{Resource: "example.com/gpu"}
@@ -167,13 +183,15 @@ func TestReconcile(t *testing.T) {
 		// a and b are the quotas of two namespaces, of which the first is selected.
 		a, b, ready string
 	}{
-		"whole GPUs, also through DRA": {quota: gpuQuota(v1alpha1.GPULimit{Max: 4}), objects: []client.Object{gpuNode("n", "A", gpu)}, a: whole, b: "none",
+		"whole GPUs, also through DRA": {quota: gpuQuota(v1alpha1.GPULimit{Sharing: v1alpha1.KindWhole, Max: 4}), objects: []client.Object{gpuNode("n", "A", gpu)}, a: whole, b: "none",
 			ready: "True Applied 1/3: 3 names are limited"},
+		"all, the replicas before there are any": {quota: gpuQuota(v1alpha1.GPULimit{Max: 4}), objects: []client.Object{gpuNode("n", "A", gpu)}, a: all, b: "none",
+			ready: "True Applied 1/4: 4 names are limited"},
 		"by name": {quota: func() *v1alpha1.GPUQuota {
 			q := gpuQuota(v1alpha1.GPULimit{Max: 4})
 			q.Spec.NamespaceSelector, q.Spec.Namespaces = nil, []string{"b", "missing"}
 			return q
-		}(), objects: []client.Object{gpuNode("n", "A", gpu)}, a: "none", b: whole, ready: "True Applied 1/3: 3 names are limited"},
+		}(), objects: []client.Object{gpuNode("n", "A", gpu)}, a: "none", b: all, ready: "True Applied 1/4: 4 names are limited"},
 		"MIG devices": {quota: gpuQuota(v1alpha1.GPULimit{Sharing: v1alpha1.KindMIG, Max: 4}),
 			objects: []client.Object{gpuNode("n", "A", gpu, v1alpha1.DeviceOffer{Resource: "example.com/mig-1g.5gb"})}, a: "requests.example.com/mig-1g.5gb=4", b: "none",
 			ready: "True Applied 1/1: 1 names are limited"},
@@ -181,17 +199,24 @@ func TestReconcile(t *testing.T) {
 			objects: []client.Object{gpuNode("n", "A", v1alpha1.DeviceOffer{Resource: "example.com/gpu.shared", Sharing: "timeSlicing"})}, a: "requests.example.com/gpu.shared=4",
 			b: "none", ready: "True Applied 1/1: 1 names are limited"},
 		"a model that shares its name": {quota: gpuQuota(v1alpha1.GPULimit{Model: "A", Max: 4}), objects: []client.Object{gpuNode("n", "A", gpu), gpuNode("m", "B", gpu)},
-			a: "none", b: "none", ready: "False NameShared 0/0: a ResourceQuota counts names, and other devices have the same: example.com/gpu is also B (whole), gpu.berth.dev is also B (whole)" +
+			a: "requests.example.com/gpu.shared=4", b: "none", ready: "False NameShared 1/1: a ResourceQuota counts names, and other devices have the same: example.com/gpu is also B (whole), gpu.berth.dev is also B (whole)" +
 				"; give them another name (resourceName of a rule), or limit both"},
-		"no device": {quota: gpuQuota(v1alpha1.GPULimit{Max: 4}), a: "none", b: "none", ready: "False NoDevices 0/0: no node advertises such a device: names are limited as soon as one does"},
+		"no node": {quota: gpuQuota(v1alpha1.GPULimit{Max: 4}), a: all, b: "none",
+			ready: "True Applied 1/4: 4 names are limited; no node has advertised such a device until now"},
+		"no node, of a model": {quota: gpuQuota(v1alpha1.GPULimit{Model: "A*", Max: 4}), a: all, b: "none",
+			ready: "True Applied 1/4: 4 names are limited; no node has advertised such a device until now"},
+		"another model only": {quota: gpuQuota(v1alpha1.GPULimit{Model: "A*", Max: 4}), objects: []client.Object{gpuNode("n", "B", gpu)}, a: "requests.example.com/gpu.shared=4", b: "none",
+			ready: "True Applied 1/1: 1 names are limited; no node has advertised such a device until now"},
+		"no node, kinds": {quota: gpuQuota(v1alpha1.GPULimit{Max: 4}, v1alpha1.GPULimit{Sharing: v1alpha1.KindMPS, Max: 2}), a: strings.Replace(all, "shared=4", "shared=2", 1), b: "none",
+			ready: "True Applied 1/4: 4 names are limited; no node has advertised such a device until now"},
 		"no namespace": {quota: func() *v1alpha1.GPUQuota {
 			q := gpuQuota(v1alpha1.GPULimit{Max: 4})
 			q.Spec.NamespaceSelector.MatchLabels["team"] = "nobody"
 			return q
-		}(), objects: []client.Object{gpuNode("n", "A", gpu)}, a: "none", b: "none", ready: "False NothingSelected 0/3: no namespace is selected: correct namespaces or namespaceSelector"},
+		}(), objects: []client.Object{gpuNode("n", "A", gpu)}, a: "none", b: "none", ready: "False NothingSelected 0/4: no namespace is selected: correct namespaces or namespaceSelector"},
 		"a name that is taken": {quota: gpuQuota(v1alpha1.GPULimit{Max: 4}), objects: []client.Object{gpuNode("n", "A", gpu),
 			&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "gpu-quota-team"}}}, a: "", b: "none",
-			ready: "False NameTaken 0/3: somebody else has a ResourceQuota of the name in a: delete it, or rename the GPUQuota"},
+			ready: "False NameTaken 0/4: somebody else has a ResourceQuota of the name in a: delete it, or rename the GPUQuota"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +249,7 @@ func TestFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle()
-	if got := w.hard("a"); got != whole {
+	if got := w.hard("a"); got != all {
 		t.Errorf("after an edit it is %s", got)
 	}
 	// An edit that hides it from the operator's caches.
@@ -235,7 +260,7 @@ func TestFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle()
-	if got := w.hard("a"); got != whole {
+	if got := w.hard("a"); got != all {
 		t.Errorf("after an edit without labels it is %s", got)
 	}
 	// A device under another name.
@@ -243,10 +268,10 @@ func TestFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle()
-	if got := w.hard("a"); got != whole+" requests.example.com/mig-1g.5gb=4" {
+	if got := w.hard("a"); got != all+" requests.example.com/mig-1g.5gb=4" {
 		t.Errorf("with a new name it is %s", got)
 	}
-	// The name is gone, and somebody has added another.
+	// No node has the name any more, and somebody has added another.
 	if err := w.Delete(t.Context(), gpuNode("m", "A")); err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +281,7 @@ func TestFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle()
-	if got := w.hard("a"); got != whole {
+	if got := w.hard("a"); got != all+" requests.example.com/mig-1g.5gb=4" {
 		t.Errorf("without the name it is %s", got)
 	}
 	// A namespace that is not selected any more.
@@ -274,10 +299,10 @@ func TestFollows(t *testing.T) {
 func TestForbidden(t *testing.T) {
 	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Max: 4}), namespace("a", teamA), gpuNode("n", "A", v1alpha1.DeviceOffer{Resource: "example.com/gpu"}))
 	w.fail = apierrors.NewForbidden(schema.GroupResource{Resource: "resourcequotas"}, "gpu-quota-team", nil)
-	if _, err := w.reconcile(); err == nil {
-		t.Error("no error: it would not be tried again")
+	if result, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "team"}}); err != nil || result.RequeueAfter != 100*time.Millisecond {
+		t.Errorf("again after %v, %v; want 100 ms", result.RequeueAfter, err)
 	}
-	if got := w.ready(); !strings.HasPrefix(got, "False Forbidden 0/3: apply ResourceQuota a/gpu-quota-team: resourcequotas") {
+	if got := w.ready(); !strings.HasPrefix(got, "False Forbidden 0/4: apply ResourceQuota a/gpu-quota-team: resourcequotas") {
 		t.Errorf("the status is %s", got)
 	}
 	select {
@@ -290,7 +315,7 @@ func TestForbidden(t *testing.T) {
 	}
 	w.fail = nil
 	w.settle()
-	if got := w.hard("a"); got != whole {
+	if got := w.hard("a"); got != all {
 		t.Errorf("when it is allowed it is %s", got)
 	}
 }
@@ -300,9 +325,131 @@ func TestClasses(t *testing.T) {
 	node := gpuNode("n", "A", v1alpha1.DeviceOffer{Resource: "example.com/gpu"})
 	node.Status.Devices[0].MIGProfiles = []v1alpha1.MIGProfile{{Name: "1g.5gb+me"}}
 	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Sharing: v1alpha1.KindMIG, Max: 4}), namespace("a", teamA), node)
+	w.classes = map[string]string{"example.com/gpu": "gpu.berth.dev", "example.com/mig-1g.5gb.me": "mig-1g.5gb.me.gpu.berth.dev"}
+	w.restart()
 	w.settle()
-	const want = "mig-1g.5gb.me.gpu.berth.dev.deviceclass.resource.k8s.io/devices=4 requests.deviceclass.resource.kubernetes.io/mig-1g.5gb.me.gpu.berth.dev=4"
+	const want = "mig-1g.5gb.me.gpu.berth.dev.deviceclass.resource.k8s.io/devices=4 requests.deviceclass.resource.kubernetes.io/mig-1g.5gb.me.gpu.berth.dev=4 requests.example.com/mig-1g.5gb.me=4"
 	if got := w.hard("a"); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestStaysLimited: what was limited stays limited when no node advertises it, also after a restart of the operator, where somebody has
+// deleted a ResourceQuota or a GPUNode has another model, and in a namespace that is selected then. It follows other limits.
+func TestStaysLimited(t *testing.T) {
+	const gold = " requests.example.com/gold=4"
+	q := gpuQuota(v1alpha1.GPULimit{Max: 16}, v1alpha1.GPULimit{Sharing: v1alpha1.KindMPS, Max: 4}, v1alpha1.GPULimit{Model: "A", Sharing: v1alpha1.KindMIG, Max: 1})
+	node := gpuNode("n", "A", v1alpha1.DeviceOffer{Resource: "example.com/gold", Sharing: "mps"}, v1alpha1.DeviceOffer{Resource: "example.com/mig-gold"})
+	w := newWorld(t, q, namespace("a", teamA), namespace("b", nil), node)
+	w.settle()
+	const want = "gpu.berth.dev.deviceclass.resource.k8s.io/devices=16 requests.deviceclass.resource.kubernetes.io/gpu.berth.dev=16" + gold +
+		" requests.example.com/gpu.shared=4 requests.example.com/gpu=16 requests.example.com/mig-gold=1"
+	check := func(when, name, want string) {
+		t.Helper()
+		w.settle()
+		if got := w.hard(name); got != want {
+			t.Errorf("%s, namespace %s\ngot  %s\nwant %s", when, name, got, want)
+		}
+	}
+	check("advertised", "a", want)
+	deleted := func(o client.Object) {
+		t.Helper()
+		if err := w.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted(node)
+	check("no node", "a", want)
+	w.restart()
+	check("no node, restarted", "a", want)
+	deleted(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "gpu-quota-team"}})
+	check("no node, deleted by others", "a", want)
+	if err := w.Update(t.Context(), namespace("b", teamA)); err != nil {
+		t.Fatal(err)
+	}
+	check("selected then", "b", want)
+	w.restart()
+	if err := w.Create(t.Context(), gpuNode("m", "B", v1alpha1.DeviceOffer{Resource: "example.com/mig-gold"})); err != nil {
+		t.Fatal(err)
+	}
+	check("another model has the name", "a", strings.Replace(want, "mig-gold=1", "mig-gold=16", 1))
+
+	// Other limits.
+	deleted(gpuNode("m", "B"))
+	live := &v1alpha1.GPUQuota{}
+	if err := w.Get(t.Context(), client.ObjectKey{Name: "team"}, live); err != nil {
+		t.Fatal(err)
+	}
+	live.Spec.Limits, live.Generation = []v1alpha1.GPULimit{{Sharing: v1alpha1.KindMPS, Max: 2}}, 2
+	if err := w.Update(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	check("limits of replicas only", "a", "requests.example.com/gold=2 requests.example.com/gpu.shared=2")
+}
+
+// TestSharedStays: a name that was limited stays so when a model comes that the limit does not select, and the status says it.
+func TestSharedStays(t *testing.T) {
+	gpu := v1alpha1.DeviceOffer{Resource: "example.com/gpu"}
+	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Model: "A", Max: 4}), namespace("a", teamA), gpuNode("n", "A", gpu))
+	w.settle()
+	if err := w.Create(t.Context(), gpuNode("m", "B", gpu)); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if got := w.hard("a"); got != all {
+		t.Errorf("with another model it is %s", got)
+	}
+	if got := w.ready(); !strings.HasPrefix(got, "False NameShared 1/4") {
+		t.Errorf("the status is %s", got)
+	}
+}
+
+// TestFormerOperator: of a ResourceQuota of an operator that did not note what stays, all names of devices do.
+func TestFormerOperator(t *testing.T) {
+	yes := true
+	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Max: 4}), namespace("a", teamA), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "gpu-quota-team", Annotations: map[string]string{"berth.dev/gpu-quota": "team"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.APIVersion, Kind: "GPUQuota", Name: "team", UID: "uid", Controller: &yes}}},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.example.com/gold": resource.MustParse("4"), "pods": resource.MustParse("3")}}})
+	w.settle()
+	if got := w.hard("a"); !strings.Contains(got, "requests.example.com/gold=4") || strings.Contains(got, "pods") {
+		t.Errorf("it is %s", got)
+	}
+}
+
+// TestFight: where others edit a ResourceQuota again and again, the writes become fewer, one namespace does not delay another, and the log
+// has one line for it.
+func TestFight(t *testing.T) {
+	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Max: 4}), namespace("a", teamA), namespace("b", teamA))
+	w.settle()
+	w.log.Reset()
+	writes := 0
+	for range 120 {
+		w.clock.Step(500 * time.Millisecond)
+		rq := &corev1.ResourceQuota{}
+		if err := w.Get(t.Context(), client.ObjectKey{Namespace: "a", Name: "gpu-quota-team"}, rq); err != nil {
+			t.Fatal(err)
+		}
+		rq.Spec.Hard["requests.example.com/gpu"] = resource.MustParse("100")
+		if err := w.Update(t.Context(), rq); err != nil {
+			t.Fatal(err)
+		}
+		w.writes = nil
+		if _, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "team"}}); err != nil {
+			t.Fatal(err)
+		}
+		writes += len(w.writes)
+	}
+	if writes < 6 || writes > 10 {
+		t.Errorf("%d writes in a minute", writes)
+	}
+	if lines := strings.Count(w.log.String(), "\n"); lines != 2 {
+		t.Errorf("%d lines in the log, want one of the first edit and one of the others:\n%s", lines, w.log.String())
+	}
+	if err := w.Delete(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "gpu-quota-team"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "team"}}); err != nil || w.hard("b") != all {
+		t.Errorf("another namespace has %s, %v", w.hard("b"), err)
 	}
 }

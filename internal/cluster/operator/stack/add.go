@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 // Deps are what the controller works with.
@@ -29,6 +30,8 @@ type Deps struct {
 	Cached client.Reader
 	Client client.Client
 	Events events.EventRecorder
+	// Objects has the objects of all concerns that cannot be brought in line; the status names them.
+	Objects *attempts.Objects
 	// Namespace has the ConfigMap.
 	Namespace string
 	Clock     clock.Clock
@@ -74,6 +77,19 @@ func Add(m manager.Manager, deps Deps) error {
 				}
 			},
 			DeleteFunc: func(_ context.Context, _ event.TypedDeleteEvent[*v1alpha1.GPUNode], q queue) { later(q) },
+		}),
+		source.Func(func(ctx context.Context, q queue) error {
+			go func() {
+				for {
+					select {
+					case <-ctx.Done():
+						return
+					case <-deps.Objects.Changed():
+						later(q)
+					}
+				}
+			}()
+			return nil
 		}),
 	}
 	for _, watch := range watches {

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 // Reconciler keeps the GPUStack.
@@ -23,6 +25,9 @@ type Reconciler struct {
 	seen bool
 	// said is the last problem with the ConfigMap that the log knows.
 	said string
+	// tried is the hash of the spec that was tried last, and status is what was written last.
+	tried  string
+	status *v1alpha1.GPUStackStatus
 }
 
 // New returns a reconciler.
@@ -31,8 +36,20 @@ func New(deps Deps) *Reconciler { return &Reconciler{deps: deps} }
 // notServed is the time between two attempts while the API server does not serve GPUStacks: the definition was deleted, and comes back.
 const notServed = 5 * time.Second
 
+// What the attempts are counted for: a spec that cannot be written does not delay the status.
+func specOf() attempts.Object {
+	return attempts.Object{Kind: v1alpha1.KindGPUStack, Name: v1alpha1.GPUStackName}
+}
+func statusOf() attempts.Object {
+	return attempts.Object{Kind: "status of GPUStack", Name: v1alpha1.GPUStackName}
+}
+
 // Reconcile brings the GPUStack, and its status, in line with the ConfigMap and the nodes.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	return r.deps.Objects.Reconcile(ctx, statusOf(), func() (reconcile.Result, error) { return r.keep(ctx) })
+}
+
+func (r *Reconciler) keep(ctx context.Context) (reconcile.Result, error) {
 	// 1. What is wanted.
 	w, wrong, err := r.wanted(ctx)
 	if err != nil {
@@ -41,9 +58,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	// 2. What is there.
 	live := &v1alpha1.GPUStack{}
 	err = r.deps.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.GPUStackName}, live)
-	missing := apierrors.IsNotFound(err)
 	switch {
-	case missing:
+	case apierrors.IsNotFound(err):
 		live = nil
 	case meta.IsNoMatchError(err):
 		return reconcile.Result{RequeueAfter: notServed}, nil
@@ -52,22 +68,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	case live.DeletionTimestamp != nil:
 		return reconcile.Result{}, nil // It wakes this controller again when it is gone.
 	}
-	// 3. Write what differs. Without a spec to apply the last one stays.
+	// 3. Write what differs. Without a spec to apply the last one stays; where it cannot be written, the status says so.
+	after := time.Duration(0)
 	if wrong == nil {
-		if live, wrong, err = r.bring(ctx, live, w); err != nil {
-			if missing && apierrors.IsNotFound(err) {
-				return reconcile.Result{RequeueAfter: notServed}, nil
-			}
-			return reconcile.Result{}, err
+		live, after, err = r.attempt(ctx, live, w)
+		if apierrors.IsInvalid(err) {
+			wrong = invalid(r.deps.Namespace+"/"+v1alpha1.GPUStackConfigMap, err)
 		}
 	}
 	r.say(wrong)
 	if live == nil {
-		return reconcile.Result{}, nil
+		return reconcile.Result{RequeueAfter: after}, nil
 	}
 	r.seen = true
 	// 4. Say how far the nodes are.
-	return reconcile.Result{}, r.report(ctx, live, wrong)
+	return reconcile.Result{RequeueAfter: after}, r.report(ctx, live, wrong)
 }
 
 // wanted reads the ConfigMap.
@@ -93,28 +108,41 @@ func invalid(name string, err error) *problem {
 		"and helm upgrade", name, err)}
 }
 
-// bring applies the wanted spec where the live object differs; live is nil when there is none. It returns the object as it is then. What
-// the API server refuses as invalid is a problem of the ConfigMap.
-func (r *Reconciler) bring(ctx context.Context, live *v1alpha1.GPUStack, w wanted) (*v1alpha1.GPUStack, *problem, error) {
+// attempt brings the GPUStack in line with a spec, unless it has to wait after the last attempt with the same one.
+func (r *Reconciler) attempt(ctx context.Context, live *v1alpha1.GPUStack, w wanted) (now *v1alpha1.GPUStack, after time.Duration, err error) {
+	if hash := w.annotations[hashAnnotation]; r.tried != hash {
+		r.deps.Objects.Forget(specOf())
+		r.tried = hash
+	}
+	unserved := time.Duration(0)
+	after, err = r.deps.Objects.Attempt(ctx, specOf(), func() (err error) {
+		now, err = r.bring(ctx, live, w)
+		if live == nil && apierrors.IsNotFound(err) {
+			unserved, err = notServed, nil
+		}
+		return err
+	})
+	return cmp.Or(now, live), attempts.Sooner(after, unserved), err
+}
+
+// bring applies the wanted spec where the live object differs; live is nil when there is none. It returns the object as it is then.
+func (r *Reconciler) bring(ctx context.Context, live *v1alpha1.GPUStack, w wanted) (*v1alpha1.GPUStack, error) {
 	var paths []string
 	if live != nil {
 		if paths = w.differences(live); len(paths) == 0 {
-			return live, nil, nil
+			return live, nil
 		}
 	}
 	applied, err := r.apply(ctx, live, w)
-	if apierrors.IsInvalid(err) {
-		return live, invalid(r.deps.Namespace+"/"+v1alpha1.GPUStackConfigMap, err), nil
-	}
 	if err != nil {
-		return live, nil, fmt.Errorf("apply GPUStack %s: %w", v1alpha1.GPUStackName, err)
+		return nil, fmt.Errorf("apply GPUStack %s: %w", v1alpha1.GPUStackName, err)
 	}
 	if live == nil {
 		r.reportCreated(applied)
 	} else {
 		r.reportChanged(live, w, paths)
 	}
-	return applied, nil, nil
+	return applied, nil
 }
 
 // apply writes the wanted fields on the version that was read. An apply leaves what others have added to the spec; then it is replaced.
@@ -147,8 +175,12 @@ func (r *Reconciler) apply(ctx context.Context, live *v1alpha1.GPUStack, w wante
 }
 
 func (r *Reconciler) reportCreated(applied *v1alpha1.GPUStack) {
+	r.status = nil
 	if !r.seen {
 		r.deps.Log.Info("Created the GPUStack", "version", applied.Spec.Version)
+		return
+	}
+	if !r.deps.Objects.Undid(specOf(), "it was deleted") {
 		return
 	}
 	r.deps.Log.Warn("Created the GPUStack again, which was deleted")
@@ -161,6 +193,9 @@ func (r *Reconciler) reportChanged(before *v1alpha1.GPUStack, w wanted, paths []
 	hash := before.Annotations[hashAnnotation]
 	if hash != "" && hash != w.annotations[hashAnnotation] {
 		r.deps.Log.Info("Updated the GPUStack", "fields", list(paths), "version", w.spec.Version)
+		return
+	}
+	if !r.deps.Objects.Undid(specOf(), list(paths)) {
 		return
 	}
 	r.deps.Log.Warn("Undid an edit of the GPUStack", "fields", list(paths))
@@ -192,15 +227,21 @@ func (r *Reconciler) report(ctx context.Context, live *v1alpha1.GPUStack, wrong 
 	}
 	now := live.DeepCopy()
 	reason, message := counts(&now.Status, nodes.Items)
-	c := condition(wrong, reason, message)
+	c := condition(wrong, r.deps.Objects, reason, message)
 	now.Status.ObservedGeneration, c.ObservedGeneration = live.Generation, live.Generation
 	c.LastTransitionTime = metav1.NewTime(r.deps.Clock.Now())
 	meta.SetStatusCondition(&now.Status.Conditions, c)
 	if apiequality.Semantic.DeepEqual(live.Status, now.Status) {
 		return nil
 	}
+	written := now.Status.DeepCopy()
 	if err := r.deps.Client.Status().Patch(ctx, now, client.MergeFrom(live)); err != nil {
 		return fmt.Errorf("write status of GPUStack %s: %w", live.Name, err)
 	}
+	// Another status than the one that was written last follows from the nodes; the same one was edited by others.
+	if last := r.status; last != nil && sameStatus(last, written) && r.deps.Objects.Undid(statusOf(), "its fields") {
+		r.deps.Log.Warn("Undid an edit of the status of the GPUStack")
+	}
+	r.status = written
 	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 	"github.com/berth-gpu/berth/internal/cluster/operator/stack"
 )
 
@@ -51,6 +52,8 @@ type world struct {
 	// fail returns the error of a request, which then does not reach the API server.
 	fail func(verb string) error
 	r    *stack.Reconciler
+	// objects are those of the operator that cannot be brought in line.
+	objects *attempts.Objects
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -91,7 +94,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 
 // restart makes another operator.
 func (w *world) restart() {
-	w.r = stack.New(stack.Deps{Cached: w.api, Client: w.Client, Events: w.events, Namespace: "berth-system", Clock: w.clock, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	log := slog.New(slog.NewTextHandler(&w.log, nil))
+	w.objects = attempts.New(w.clock, log)
+	w.r = stack.New(stack.Deps{Cached: w.api, Client: w.Client, Events: w.events, Objects: w.objects, Namespace: "berth-system", Clock: w.clock, Log: log})
 }
 
 // reconcile reconciles, and returns what was written.
@@ -136,6 +141,18 @@ func (w *world) ready() string {
 		return "none"
 	}
 	return fmt.Sprintf("%s %s %d/%d: %s", c.Status, c.Reason, s.Status.Validated, s.Status.Nodes, c.Message)
+}
+
+// checkNotKept expects one object that cannot be brought in line; "" means none.
+func (w *world) checkNotKept(want string) {
+	w.t.Helper()
+	var got []string
+	for _, p := range w.objects.NotKept() {
+		got = append(got, p.Object.String()+": "+p.Reason)
+	}
+	if strings.Join(got, "; ") != want {
+		w.t.Errorf("not kept are %q, want %q", got, want)
+	}
 }
 
 func (w *world) checkReady(prefix string) {
@@ -380,8 +397,8 @@ func TestNotServed(t *testing.T) {
 	}
 }
 
-// TestErrorsAreReturned: the queue tries again.
-func TestErrorsAreReturned(t *testing.T) {
+// TestErrorsAreTriedAgain: with a growing delay, whatever wakes the controller, and with one line in the log.
+func TestErrorsAreTriedAgain(t *testing.T) {
 	for _, verb := range []string{"get", "apply", "status"} {
 		w := newWorld(t, config(text))
 		w.fail = func(of string) error {
@@ -390,13 +407,35 @@ func TestErrorsAreReturned(t *testing.T) {
 			}
 			return nil
 		}
-		if _, _, err := w.reconcile(); err == nil || !strings.Contains(err.Error(), "GPUStack default: connection refused") {
-			t.Errorf("%s: error %v", verb, err)
+		attempts := 0
+		fail := w.fail
+		w.fail = func(of string) error {
+			if of == verb {
+				attempts++
+			}
+			return fail(of)
+		}
+		for _, wait := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond} {
+			_, result, err := w.reconcile()
+			if err != nil || result.RequeueAfter != wait {
+				t.Errorf("%s: again after %v, %v; want %v", verb, result.RequeueAfter, err, wait)
+			}
+			w.clock.Step(wait / 2)
+			before := attempts
+			if _, result, _ = w.reconcile(); result.RequeueAfter != wait/2 || attempts != before {
+				t.Errorf("%s: woken while it waits: again after %v, %d attempts", verb, result.RequeueAfter, attempts-before)
+			}
+			w.clock.Step(wait / 2)
+		}
+		if attempts != 5 || strings.Count(w.log.String(), "GPUStack default: connection refused") != 1 {
+			t.Errorf("%s: %d attempts, want 5; log %s", verb, attempts, w.log.String())
+		}
+		if verb == "apply" {
+			w.checkNotKept("GPUStack default: apply GPUStack default: connection refused")
 		}
 		w.fail = func(string) error { return nil }
-		if _, _, err := w.reconcile(); err != nil {
-			t.Error(err)
-		}
+		w.clock.Step(time.Minute)
+		w.reconcile()
 		w.settle()
 		w.checkReady("True Reconciled")
 	}

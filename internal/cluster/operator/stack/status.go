@@ -3,12 +3,15 @@ package stack
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 // The reasons of the condition Ready that are about the ConfigMap. They come before those about nodes.
@@ -130,16 +133,39 @@ func summary(all []facts) (reason, message string) {
 // problem is what is wrong with the ConfigMap.
 type problem struct{ reason, message string }
 
-// condition returns the condition Ready.
-func condition(p *problem, reason, message string) metav1.Condition {
+// condition returns the condition Ready: what is wrong with the ConfigMap comes first, then the objects that are not as wanted, then the
+// nodes.
+func condition(p *problem, objects *attempts.Objects, reason, message string) metav1.Condition {
 	c := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: reason, Message: message}
-	if p != nil {
+	notKept := slices.DeleteFunc(objects.NotKept(), func(p attempts.Problem) bool { return p.Object == statusOf() && !p.Edited }) // It is written now.
+	switch {
+	case p != nil:
 		c.Reason, c.Message = p.reason, p.message
-	} else if reason == v1alpha1.StackReconciled {
+	case len(notKept) > 0:
+		c.Reason, c.Message = v1alpha1.StackObjectsNotKept, notKept[0].Object.String()+": "+notKept[0].Reason
+		if more := len(notKept) - 1; more > 0 {
+			c.Message += fmt.Sprintf(" (and %d more: kubectl logs deployment/berth-operator)", more)
+		}
+	case reason == v1alpha1.StackReconciled:
 		c.Status = metav1.ConditionTrue
+	}
+	absent := objects.Absent()
+	for _, what := range slices.Sorted(maps.Keys(absent)) {
+		c.Message += fmt.Sprintf("; %s (%d objects, such as %s)", what, len(absent[what]), absent[what][0])
 	}
 	// The API server refuses longer ones.
 	const most = 32768
 	c.Message = c.Message[:min(len(c.Message), most)]
 	return c
+}
+
+// sameStatus reports whether two statuses differ in nothing but the times of conditions.
+func sameStatus(a, b *v1alpha1.GPUStackStatus) bool {
+	a, b = a.DeepCopy(), b.DeepCopy()
+	for _, s := range []*v1alpha1.GPUStackStatus{a, b} {
+		for i := range s.Conditions {
+			s.Conditions[i].LastTransitionTime = metav1.Time{}
+		}
+	}
+	return apiequality.Semantic.DeepEqual(a, b)
 }

@@ -2,14 +2,18 @@ package stack
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 func node(name, model, driver string, gate *v1alpha1.GateStatus) v1alpha1.GPUNode {
@@ -82,7 +86,7 @@ func TestBounds(t *testing.T) {
 	if len(status.Pools) != 64 || status.Nodes != 100 || status.Pools[63].Model != "A063" {
 		t.Errorf("%d pools of %d nodes", len(status.Pools), status.Nodes)
 	}
-	if c := condition(nil, reason, message); len(c.Message) > 32768 {
+	if c := condition(nil, attempts.New(clocktesting.NewFakeClock(time.Now()), slog.New(slog.DiscardHandler)), reason, message); len(c.Message) > 32768 {
 		t.Errorf("the message has %d bytes", len(c.Message))
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 // Deps are what the controller works with.
@@ -28,6 +29,8 @@ type Deps struct {
 	Cached client.Reader
 	Client client.Client
 	Events events.EventRecorder
+	// Objects bounds the attempts for each operation.
+	Objects *attempts.Objects
 	// Namespace gets the pods.
 	Namespace string
 	// Classes are the names of the DeviceClasses of Berth by the extended resource that each stands for, and Driver is the DRA driver whose

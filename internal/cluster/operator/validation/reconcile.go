@@ -3,6 +3,7 @@ package validation
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 	"github.com/berth-gpu/berth/internal/core/nodeop"
 )
 
@@ -33,10 +35,14 @@ const (
 )
 
 // Reconciler validates nodes.
-type Reconciler struct{ deps Deps }
+type Reconciler struct {
+	deps Deps
+	// created has the keys of the operations that were made and not ended, by name: one that is missing then was deleted by others.
+	created sync.Map
+}
 
 // New returns a reconciler.
-func New(deps Deps) *Reconciler { return &Reconciler{deps} }
+func New(deps Deps) *Reconciler { return &Reconciler{deps: deps} }
 
 // again asks for another look after some time, or returns the error, after which the queue chooses the time.
 func again(after time.Duration, err error) (reconcile.Result, error) {
@@ -48,6 +54,15 @@ func again(after time.Duration, err error) (reconcile.Result, error) {
 
 // Reconcile brings the operation of one node in line with its GPUNode.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	return r.deps.Objects.Reconcile(ctx, objectOf(req.Name), func() (reconcile.Result, error) { return r.keep(ctx, req) })
+}
+
+// objectOf is what the attempts for a node are counted for.
+func objectOf(node string) attempts.Object {
+	return attempts.Object{Kind: v1alpha1.KindNodeOperation, Name: operationName(node)}
+}
+
+func (r *Reconciler) keep(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	// 1. Read the GPUNode. Most nodes need nothing; that they do not is in the caches.
 	node := &v1alpha1.GPUNode{}
 	err := r.deps.Cached.Get(ctx, client.ObjectKey{Name: req.Name}, node)
@@ -61,6 +76,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	err = r.deps.Cached.Get(ctx, key, op)
 	switch {
 	case apierrors.IsNotFound(err) && (node == nil || !due(node)):
+		r.created.Delete(key.Name)
 		return reconcile.Result{}, nil
 	case apierrors.IsNotFound(err):
 		return r.create(ctx, node)
@@ -78,8 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("read NodeOperation %s: %w", key.Name, err)
 	case op.Spec.Owner != owner || op.Spec.Node != req.Name:
-		r.deps.Log.Warn("The NodeOperation of a node is of somebody else; delete it", "name", op.Name, "node", req.Name, "owner", op.Spec.Owner)
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, fmt.Errorf("NodeOperation %s, which node %s needs for its validation, is of owner %q; delete it", op.Name, req.Name, op.Spec.Owner)
 	}
 	return r.advance(ctx, node, op)
 }
@@ -109,6 +124,9 @@ func (r *Reconciler) create(ctx context.Context, node *v1alpha1.GPUNode) (reconc
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("create NodeOperation %s: %w", op.Name, err)
 	}
+	if last, again := r.created.Swap(op.Name, key); again && last == key {
+		r.deps.Objects.Undid(objectOf(node.Name), "it was deleted")
+	}
 	r.deps.Log.Info("Created a validation", "node", node.Name, "resources", resources(demands(node)))
 	return reconcile.Result{}, nil
 }
@@ -122,6 +140,7 @@ func (r *Reconciler) advance(ctx context.Context, node *v1alpha1.GPUNode, op *v1
 	before := op.DeepCopy()
 	if controllerutil.AddFinalizer(op, v1alpha1.NodeOperationFinalizer) {
 		// Somebody has removed it, or the operation is made by hand.
+		r.deps.Objects.Undid(objectOf(op.Spec.Node), "its finalizers")
 		return reconcile.Result{}, r.writeFinalizers(ctx, before, op)
 	}
 	// 4. One that has reached its goal, or that is obsolete, is deleted.
@@ -239,12 +258,14 @@ func (r *Reconciler) succeed(ctx context.Context, node *v1alpha1.GPUNode, op *v1
 		}
 		r.deps.Log.Info("A node is validated", "node", op.Spec.Node, "attempt", now.Attempt)
 	}
+	r.created.Delete(op.Name)
 	return r.delete(ctx, op)
 }
 
 // cancel deletes an operation that is not wanted any more.
 func (r *Reconciler) cancel(ctx context.Context, op *v1alpha1.NodeOperation, why string) error {
 	r.deps.Log.Info("Canceled a validation", "node", op.Spec.Node, "why", why)
+	r.created.Delete(op.Name)
 	return r.delete(ctx, op)
 }
 

@@ -3,6 +3,7 @@ package validation
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/nodeop"
@@ -360,15 +364,38 @@ func TestTwoOperations(t *testing.T) {
 func TestOperationOfOthers(t *testing.T) {
 	theirs := &v1alpha1.NodeOperation{ObjectMeta: metav1.ObjectMeta{Name: opName}, Spec: v1alpha1.NodeOperationSpec{Node: nodeName, Kind: v1alpha1.OperationValidate, Owner: "somebody"}}
 	w := newWorld(t, held(), gpuStack(), theirs)
-	w.settle()
-	if len(w.writes) > 0 || !strings.Contains(w.log.String(), "of somebody else") {
-		t.Errorf("writes %v, log %s", w.writes, w.log.String())
+	if _, err := w.reconcile(nodeName); len(w.writes) > 0 || err == nil || !strings.Contains(err.Error(), `is of owner "somebody"; delete it`) {
+		t.Errorf("writes %v, error %v", w.writes, err)
 	}
 	// One of another key, made by hand with the operator's name and without the finalizer, is replaced.
 	w = newWorld(t, held(), gpuStack(), &v1alpha1.NodeOperation{ObjectMeta: metav1.ObjectMeta{Name: opName, UID: "hand"},
 		Spec: v1alpha1.NodeOperationSpec{Node: nodeName, Kind: v1alpha1.OperationValidate, Owner: "operator/validation", Key: "old"}})
 	w.settle()
 	w.checkNothingLeft("Validated pod")
+}
+
+// TestDeletedByOthers: an operation that others delete again and again is made with growing delays, and is reported.
+func TestDeletedByOthers(t *testing.T) {
+	w := newWorld(t, held(), gpuStack())
+	made := 0
+	for range 600 {
+		w.clock.Step(100 * time.Millisecond)
+		w.writes = nil
+		if _, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: nodeName}}); err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(w.writes, "create NodeOperation") {
+			made++
+			op := &v1alpha1.NodeOperation{}
+			w.do(w.api.Get(t.Context(), client.ObjectKey{Name: opName}, op))
+			op.Finalizers = nil
+			w.do(w.api.Update(t.Context(), op))
+			w.do(w.api.Delete(t.Context(), op))
+		}
+	}
+	if problems := w.objects.NotKept(); made < 6 || made > 12 || len(problems) != 1 || !strings.Contains(problems[0].Reason, "it was deleted") {
+		t.Errorf("made %d times in a minute; not kept are %v", made, problems)
+	}
 }
 
 // TestHostilePods: pods and claims of the name that are not the operation's.

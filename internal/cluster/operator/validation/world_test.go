@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 )
 
 const (
@@ -41,6 +42,8 @@ type world struct {
 	// api is the API server; its writes are not counted.
 	api client.WithWatch
 	r   *Reconciler
+	// objects are those that cannot be brought in line.
+	objects *attempts.Objects
 	// writes are the writes of the operator that succeeded, requests all that it asked the API server.
 	writes   []string
 	requests []string
@@ -95,8 +98,10 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			return errors.New("the operator may not update")
 		},
 	})
-	w.r = New(Deps{Cached: w.api, Client: counted, Events: w.events, Namespace: namespace, Classes: map[string]string{"nvidia.com/gpu": "gpu.berth.dev", "nvidia.com/mig-1g.5gb": "mig-1g.5gb.gpu.berth.dev"},
-		Driver: "gpu.berth.dev", Clock: w.clock, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	log := slog.New(slog.NewTextHandler(&w.log, nil))
+	w.objects = attempts.New(w.clock, log)
+	w.r = New(Deps{Cached: w.api, Client: counted, Events: w.events, Objects: w.objects, Namespace: namespace, Classes: map[string]string{"nvidia.com/gpu": "gpu.berth.dev", "nvidia.com/mig-1g.5gb": "mig-1g.5gb.gpu.berth.dev"},
+		Driver: "gpu.berth.dev", Clock: w.clock, Log: log})
 	return w
 }
 
@@ -150,10 +155,10 @@ func (w *world) stack(change func(*v1alpha1.GPUStackSpec)) {
 	w.do(w.api.Update(w.t.Context(), s))
 }
 
-// reconcile reconciles a node.
+// reconcile reconciles a node, without waiting after an attempt before.
 func (w *world) reconcile(node string) (reconcile.Result, error) {
 	w.t.Helper()
-	return w.r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+	return w.r.keep(w.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
 }
 
 // must reconciles a node until it writes nothing, and returns the last result.

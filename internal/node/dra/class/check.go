@@ -35,6 +35,11 @@ func Check(driver string, served []string, classes []resourceapi.DeviceClass) []
 			}
 		}
 		slices.SortFunc(of, precedence)
+		if len(of) == 0 && unnamed(driver, classes) {
+			findings = append(findings, Finding{Missing, fmt.Sprintf("the DeviceClasses have no extendedResourceName, so pods that request %s get no GPU of this node: "+
+				"the API server drops the field while its feature gate DRAExtendedResource is off; use ResourceClaims, switch the gate on, or apply the output of berth classes if it is on", name)})
+			continue
+		}
 		if finding := check1(driver, name, of); finding.Code != "" {
 			findings = append(findings, finding)
 		}
@@ -67,6 +72,20 @@ func check1(driver, name string, of []resourceapi.DeviceClass) Finding {
 			strings.Join(names, ", "), name, of[0].Name)}
 	}
 	return Finding{}
+}
+
+// unnamed reports whether the driver has classes, and none of them an extended resource name.
+func unnamed(driver string, classes []resourceapi.DeviceClass) bool {
+	own := 0
+	for i := range classes {
+		if selects(&classes[i], driver) {
+			own++
+			if classes[i].Spec.ExtendedResourceName != nil {
+				return false
+			}
+		}
+	}
+	return own > 0
 }
 
 func selects(class *resourceapi.DeviceClass, driver string) bool {

@@ -28,6 +28,8 @@ func TestCheck(t *testing.T) {
 		"one class":      {served: []string{"nvidia.com/gpu"}, classes: classes{of("a", "nvidia.com/gpu", driver, 1), of("b", "nvidia.com/mig-1g.5gb", driver, 1)}},
 		"none":           {served: []string{"nvidia.com/gpu"}, want: []string{"MISSING: no DeviceClass has the extendedResourceName nvidia.com/gpu"}},
 		"without the name": {served: []string{"nvidia.com/gpu"}, classes: classes{of("a", "", driver, 1)},
+			want: []string{"MISSING: the DeviceClasses have no extendedResourceName, so pods that request nvidia.com/gpu get no GPU of this node: the API server drops the field"}},
+		"one without the name": {served: []string{"nvidia.com/gpu"}, classes: classes{of("a", "", driver, 1), of("b", "nvidia.com/mig-1g.5gb", driver, 1)},
 			want: []string{"MISSING: no DeviceClass has the extendedResourceName nvidia.com/gpu"}},
 		"of another driver": {served: []string{"nvidia.com/gpu"}, classes: classes{of("a", "nvidia.com/gpu", "gpu.nvidia.com", 1)},
 			want: []string{"MISSING: Kubernetes uses DeviceClass a for the extended resource nvidia.com/gpu, and none of its selectors names the driver gpu.berth.dev"}},
