@@ -132,25 +132,30 @@ func (o *connections) arrive(address netip.Addr, now time.Time) {
 	if len(o.came) >= mostCame {
 		clear(o.came)
 	}
-	o.came[address] = arrivals{1 + o.often(address, now), now}
+	o.came[address] = arrivals{1 + o.came[address].at(now), now}
 }
 
 // often returns how often an address came lately.
-func (o *connections) often(address netip.Addr, now time.Time) float64 {
-	a := o.came[address]
+func (o *connections) often(address netip.Addr, now time.Time) int {
+	return int(math.Round(o.came[address].at(now)))
+}
+
+func (a arrivals) at(now time.Time) float64 {
 	return a.count * math.Exp2(-now.Sub(a.until).Seconds()/arrivalsHalf.Seconds())
 }
 
-// mostCome returns the connection, a new one among them, whose address came most often; of those alike, the one that is closed first.
+// mostCome returns the connection, a new one among them, whose address came most often; of those alike, the one that is closed first. A new
+// one is returned only if its address came often.
 func (o *connections) mostCome(c *conn, now time.Time) *conn {
-	most := o.often(c.address, now)
+	most := 0
 	for other := range o.all {
 		most = max(most, o.often(other.address, now))
 	}
-	if found, _ := o.first(func(other *conn) bool { return o.often(other.address, now) >= most }); found != nil {
-		return found
+	if own := o.often(c.address, now); own > most && own > 2*o.perAddress {
+		return c
 	}
-	return c
+	found, _ := o.first(func(other *conn) bool { return o.often(other.address, now) >= most })
+	return found
 }
 
 // first returns which of the connections of a kind is closed first, and how many there are: one that is not in the middle of a request

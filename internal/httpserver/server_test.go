@@ -280,15 +280,19 @@ func TestFlood(t *testing.T) {
 	go func() { ended <- server.Serve(listener) }()
 	before := heap()
 	ctx, stop := context.WithCancel(t.Context())
-	var attackers sync.WaitGroup
-	attack := func(source int, send func(net.Conn)) {
+	var attackers, begun sync.WaitGroup
+	attack := func(source int, again bool, send func(net.Conn)) {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(source))}}
+		begun.Add(1)
 		attackers.Go(func() {
-			for ctx.Err() == nil {
+			first := sync.OnceFunc(begun.Done)
+			defer first()
+			for more := true; more && ctx.Err() == nil; more = again {
 				c, err := dialer.DialContext(ctx, "tcp", listener.Addr().String())
 				if err != nil {
 					continue
 				}
+				first()
 				end := context.AfterFunc(ctx, func() { c.Close() })
 				send(c)
 				end()
@@ -298,24 +302,27 @@ func TestFlood(t *testing.T) {
 	}
 	lines := []byte(strings.Repeat("a: "+strings.Repeat("b", 1000)+"\r\n", 1000))
 	wait := func(c net.Conn) { io.ReadFull(c, make([]byte, 1)) }
-	for i := range 400 {
-		attack(1+i%16, func(c net.Conn) {
-			io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n")
-			c.Write(lines)
-			wait(c)
-		})
-		attack(100+i%16, wait)
-		attack(200+i%16, func(c net.Conn) {
-			io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-			<-ctx.Done()
-		})
+	headers := func(c net.Conn) {
+		io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n")
+		c.Write(lines)
+		wait(c)
 	}
+	unread := func(c net.Conn) {
+		io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+		<-ctx.Done()
+	}
+	for i := range 400 {
+		attack(1+i%16, i < 4, headers)
+		attack(100+i%16, i < 4, wait)
+		attack(200+i%16, false, unread)
+	}
+	begun.Wait()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{}}
 	var most uint64
-	for range 20 {
+	for i := range 10 {
 		began := time.Now()
 		if err := scrape(client, "http://"+listener.Addr().String(), len(page)); err != nil {
-			t.Error(err)
+			t.Errorf("scrape %d: %v", i, err)
 		}
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("a scrape took %v", took)

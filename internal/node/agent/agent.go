@@ -81,6 +81,8 @@ type Deps struct {
 	// API and Kube are nil for an agent that publishes nothing (standalone).
 	API  dynamic.Interface
 	Kube kubernetes.Interface
+	// MetricsAPI is that of serve.Deps.
+	MetricsAPI kubernetes.Interface
 	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (validationfiles.In).
 	Namespace, Stack, ValidationFiles string
 	Clock                             clock.WithTicker
@@ -479,7 +481,7 @@ func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	a.reports.liveness = serve.NewLiveness(a.deps.Clock)
 	a.reports.server = serve.New(serve.Deps{
 		NodeName: a.config.NodeName, Simulated: a.deps.Hardware.Simulated, Vendors: a.deps.Hardware.Traits(), StateDir: a.config.StateDir,
-		Instance: cmp.Or(a.deps.Instance, pages.DefaultInstance()), MetricsListen: a.config.MetricsListen, Compared: a.compared,
+		Instance: cmp.Or(a.deps.Instance, pages.DefaultInstance()), MetricsListen: a.config.MetricsListen, MetricsAPI: a.deps.MetricsAPI, Compared: a.compared,
 		State: serve.State{
 			Inventory: a.node.inventory.Current, Holdings: a.node.ledger.Holdings, Units: a.devices.allocatable.Units, Offers: a.offers, MIG: a.changes.partition.Statuses,
 			Daemon: a.changes.mps.Status, Config: a.deps.Config.Current, Plugin: a.devices.plugin.Stats, Problems: a.reports.list.All, InjectionKnown: a.devices.injection.Known,

@@ -36,6 +36,20 @@ func (f *Flags) Clientset(config *v1alpha1.AgentConfig) (kubernetes.Interface, e
 	return client, nil
 }
 
+// MetricsAPI returns the client that asks about the tokens of those who read /metrics, or nil where they need none. It is one of its own:
+// whoever sends tokens must not delay the agent's other requests.
+func (f *Flags) MetricsAPI(config *v1alpha1.AgentConfig) (kubernetes.Interface, error) {
+	switch {
+	case f.MetricsAuth == AuthNone:
+		return nil, nil
+	case f.MetricsAuth != AuthKubernetes:
+		return nil, fmt.Errorf("--metrics-auth %s: want %s or %s", f.MetricsAuth, AuthNone, AuthKubernetes)
+	case config.Standalone:
+		return nil, errors.New("--metrics-auth kubernetes needs an API server, and --standalone works without one (leave out one of them)")
+	}
+	return f.Clientset(config)
+}
+
 // server returns the address of the API server and the agent's credentials.
 func (f *Flags) server() (*rest.Config, error) {
 	to, err := access(f.Kubeconfig)
