@@ -109,8 +109,8 @@ func (f *webFlags) check() error {
 	if f.port < 0 || f.port > 65535 {
 		return usagef("--port %d: want 1 to 65535, or 0 for any that is free", f.port)
 	}
-	if f.sessions < 1 {
-		return usagef("--sessions %d: want at least 1", f.sessions)
+	if f.sessions < 0 {
+		return usagef("--sessions %d: want a number of sessions, or 0 for the default", f.sessions)
 	}
 	address, err := netip.ParseAddr(f.address)
 	switch {
