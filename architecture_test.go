@@ -587,8 +587,8 @@ func TestOneHTTPServer(t *testing.T) {
 	}
 }
 
-// otherServers returns what a file has by which programs serve HTTP: what net/http has for that, and controller-runtime's own servers unless
-// they are switched off.
+// otherServers returns what a file has by which programs serve HTTP: what net/http has for that, and controller-runtime's own servers
+// unless they are switched off.
 func otherServers(t *testing.T, path string, text []byte) (found []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)

@@ -209,8 +209,8 @@ func (r *webReader) setOwn(pods []corev1.Pod) {
 	r.own = pods
 }
 
-// podsAgain returns the pods that the user may see, as they are now where the lists have them: a page keeps no pods of the lists, since there
-// are many pages.
+// podsAgain returns the pods that the user may see, as they are now where the lists have them: a page keeps no pods of the lists, since
+// there are many pages.
 func (r *webReader) podsAgain(may func(string) bool) []corev1.Pod {
 	r.mu.Lock()
 	own := r.own

@@ -142,8 +142,8 @@ func (f *webFlags) secure() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: read}, nil
 }
 
-// The limits of the page. Its users can have one address, that of a proxy or of kubectl port-forward, and a browser opens six connections. A
-// header can have a token of 16 KiB, or the cookies of all that a machine serves on its loopback address.
+// The limits of the page. Its users can have one address, that of a proxy or of kubectl port-forward, and a browser opens six connections.
+// A header can have a token of 16 KiB, or the cookies of all that a machine serves on its loopback address.
 const (
 	webConnections = 512
 	webPerAddress  = 64

@@ -27,8 +27,8 @@ const (
 	sessionLife = 12 * time.Hour
 	// reviewInterval is how long the answer of the API server counts to whose token it is. A token that is revoked ends its session then.
 	reviewInterval = time.Minute
-	// mostReviews is how many tokens of sign-ins are reviewed at the same time, and mostOfAddress how many of one address, which can be that of
-	// a proxy; reviewWait is how long a sign-in waits for that. mostToken is how long a token may be, in bytes.
+	// mostReviews is how many tokens of sign-ins are reviewed at the same time, and mostOfAddress how many of one address, which can be
+	// that of a proxy; reviewWait is how long a sign-in waits for that. mostToken is how long a token may be, in bytes.
 	mostReviews   = 64
 	mostOfAddress = 8
 	reviewWait    = 5 * time.Second
@@ -57,8 +57,9 @@ type SignInDeps struct {
 	Source string
 	Log    *slog.Logger
 	Clock  clock.Clock
-	// Sessions is how many sessions there are at the same time; 0 means DefaultSessions. One more ends a session of the user who has most, so
-	// that nobody signs others out by signing in often. All service accounts of a namespace are one user here, whose number has no limit.
+	// Sessions is how many sessions there are at the same time; 0 means DefaultSessions. One more ends a session of the user who has most,
+	// so that no user signs others out by signing in often. All service accounts of a namespace, of which there can be any number, are one
+	// user here.
 	Sessions int
 }
 

@@ -344,8 +344,8 @@ func TestSessionsOfATenant(t *testing.T) {
 	}
 }
 
-// TestManySignIns: tokens about which the API server does not answer keep users of another address from signing in for no time, and those of
-// the same address for a bounded time.
+// TestManySignIns: tokens about which the API server does not answer keep no user of another address from signing in, and those of the same
+// address for a bounded time.
 func TestManySignIns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := NewSignIn(t.Context(), SignInDeps{

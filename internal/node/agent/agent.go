@@ -78,11 +78,9 @@ type Deps struct {
 	// Config is the configuration, which follows its sources; Run runs it.
 	Config   *configwatch.Watcher
 	Hardware hardware.Machine
-	// API and Kube are nil for an agent that publishes nothing (standalone).
-	API  dynamic.Interface
-	Kube kubernetes.Interface
-	// MetricsAPI is that of serve.Deps.
-	MetricsAPI kubernetes.Interface
+	// API and Kube are nil for an agent that publishes nothing (standalone). MetricsAPI is that of serve.Deps.
+	API              dynamic.Interface
+	Kube, MetricsAPI kubernetes.Interface
 	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (validationfiles.In).
 	Namespace, Stack, ValidationFiles string
 	Clock                             clock.WithTicker

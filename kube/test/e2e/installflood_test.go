@@ -26,13 +26,13 @@ import (
 const (
 	// floodPods is how many pods attack at the same time.
 	floodPods = 4
-	// floodScrape is how long a scrape may take meanwhile, and floodStart how long a pod with a GPU may take to run.
+	// floodScrape is how long a scrape may take then, and floodStart how long a pod with a GPU may take to run.
 	floodScrape = time.Second
 	floodStart  = 20 * time.Second
 )
 
-// testFlood attacks the agents, the operator and the page from pods, while a client scrapes each of them and pods start. BERTH_SOAK=1 for 10
-// minutes.
+// testFlood attacks the agents, the operator and the page from pods, while a client scrapes each of them and pods start. BERTH_SOAK=1 for
+// 10 minutes.
 func testFlood(t *testing.T, i *installed) {
 	lasts := 20 * time.Second
 	if os.Getenv(envSoak) != "" {

@@ -120,11 +120,7 @@ func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, l
 	if err != nil {
 		return err
 	}
-	kube, err := o.Clientset(watcher.Base())
-	if err != nil {
-		return err
-	}
-	metrics, err := o.MetricsAPI(watcher.Base())
+	kube, metrics, err := o.Clientsets(watcher.Base())
 	if err != nil {
 		return err
 	}

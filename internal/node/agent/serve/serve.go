@@ -100,8 +100,8 @@ type Deps struct {
 	Vendors []gpu.Traits
 	// StateDir has the socket of this Instance.
 	StateDir, Instance string
-	// MetricsListen is the address of /metrics alone; empty for none. With an API server in MetricsAPI it has TLS, and needs a token that may
-	// get it.
+	// MetricsListen is the address of /metrics alone; empty for none. With an API server in MetricsAPI it has TLS, and needs a token that
+	// may get it.
 	MetricsListen string
 	MetricsAPI    kubernetes.Interface
 	// Compared is set once the ledger was first compared with the node.
