@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -319,14 +320,13 @@ func TestFlood(t *testing.T) {
 	begun.Wait()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{}}
 	var most uint64
+	var times []time.Duration
 	for i := range 10 {
 		began := time.Now()
 		if err := scrape(client, "http://"+listener.Addr().String(), len(page)); err != nil {
 			t.Errorf("scrape %d: %v", i, err)
 		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("a scrape took %v", took)
-		}
+		times = append(times, time.Since(began))
 		most = max(most, heap())
 	}
 	stop()
@@ -340,7 +340,12 @@ func TestFlood(t *testing.T) {
 	if err := errors.Join(server.Close(), <-ended); !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
-	t.Logf("the heap grew by %d KiB", (int64(most)-int64(before))>>10)
+	slices.Sort(times)
+	t.Logf("the heap grew by %d KiB; scrapes took %v to %v", (int64(most)-int64(before))>>10, times[0], times[len(times)-1])
+	// Single ones can take longer on a machine that does other things; they have to succeed.
+	if times[len(times)/2] > time.Second {
+		t.Errorf("scrapes took %v", times)
+	}
 	if most > before+64<<20 {
 		t.Errorf("the heap grew from %d to %d MiB", before>>20, most>>20)
 	}
