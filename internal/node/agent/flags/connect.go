@@ -20,8 +20,8 @@ const (
 )
 
 // Clientsets returns a client of the API server for the types of Kubernetes, or nil when standalone, and the client that asks about the
-// tokens of those who read /metrics, or nil where they need none. It is one of its own: whoever sends tokens must not delay the agent's other
-// requests.
+// tokens of those who read /metrics, or nil where they need none. It is one of its own: whoever sends tokens must not delay the agent's
+// other requests.
 func (f *Flags) Clientsets(config *v1alpha1.AgentConfig) (kube, metrics kubernetes.Interface, err error) {
 	switch {
 	case f.MetricsAuth != AuthNone && f.MetricsAuth != AuthKubernetes:
