@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,9 +27,11 @@ import (
 const (
 	// floodPods is how many pods attack at the same time.
 	floodPods = 4
-	// floodScrape is how long a scrape may take then, and floodStart how long a pod with a GPU may take to run.
-	floodScrape = time.Second
-	floodStart  = 20 * time.Second
+	// floodScrape is how long half of the scrapes may take then, and floodLongest each of them, on a machine that does other things.
+	// floodStart is how long a pod with a GPU may take to run.
+	floodScrape  = time.Second
+	floodLongest = 5 * time.Second
+	floodStart   = 30 * time.Second
 )
 
 // testFlood attacks the agents, the operator and the page from pods, while a client scrapes each of them and pods start. BERTH_SOAK=1 for
@@ -80,19 +83,21 @@ func testFlood(t *testing.T, i *installed) {
 	var group errgroup.Group
 	for name, address := range targets {
 		group.Go(func() error {
-			var longest time.Duration
-			count := 0
-			for ; time.Now().Before(end); count++ {
+			var times []time.Duration
+			for time.Now().Before(end) {
 				took, err := i.fetch(ctx, client, address)
 				if err != nil {
-					return fmt.Errorf("scrape %d of %s: %w", count, name, err)
+					return fmt.Errorf("scrape %d of %s: %w", len(times), name, err)
 				}
-				if longest = max(longest, took); took > floodScrape {
-					return fmt.Errorf("scrape %d of %s took %v", count, name, took)
-				}
+				times = append(times, took)
 				time.Sleep(500 * time.Millisecond) // A scraper waits; nothing is waited for.
 			}
-			t.Logf("%d scrapes of %s took up to %v", count, name, longest)
+			slices.Sort(times)
+			middle, longest := times[len(times)/2], times[len(times)-1]
+			t.Logf("%d scrapes of %s took %v, the longest %v", len(times), name, middle, longest)
+			if middle > floodScrape || longest > floodLongest {
+				return fmt.Errorf("%d scrapes of %s took %v, the longest %v", len(times), name, middle, longest)
+			}
 			return nil
 		})
 	}
@@ -170,7 +175,8 @@ func (i *installed) checkMemory(ctx context.Context, t *testing.T, name string) 
 			t.Errorf("%s was restarted: %+v", name, status.LastTerminationState)
 		}
 	}
-	text, err := i.Client().CoreV1().RESTClient().Get().Resource("nodes").Name(pod.Spec.NodeName).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
+	nodes := i.Client().CoreV1().RESTClient().Get().Resource("nodes")
+	text, err := nodes.Name(pod.Spec.NodeName).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
 	if err != nil {
 		t.Error(err)
 		return
@@ -212,10 +218,11 @@ func (i *installed) installSecurePage(ctx context.Context, t *testing.T) (remove
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: "berth-web-tls"}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: "berth-web-tls"}, Type: corev1.SecretTypeTLS}
+	secret.Data = map[string][]byte{
 		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}),
 		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key}),
-	}}
+	}
 	if _, err := i.Client().CoreV1().Secrets(agentNamespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +251,8 @@ func (i *installed) installSecurePage(ctx context.Context, t *testing.T) (remove
 		client, name, now := i.Client(), "berth-web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}
 		for _, err := range []error{
 			client.AppsV1().Deployments(agentNamespace).Delete(ctx, name, now), client.CoreV1().Services(agentNamespace).Delete(ctx, name, now),
-			client.CoreV1().ServiceAccounts(agentNamespace).Delete(ctx, name, now), client.CoreV1().Secrets(agentNamespace).Delete(ctx, secret.Name, now),
+			client.CoreV1().ServiceAccounts(agentNamespace).Delete(ctx, name, now),
+			client.CoreV1().Secrets(agentNamespace).Delete(ctx, secret.Name, now),
 			client.RbacV1().ClusterRoles().Delete(ctx, name, now), client.RbacV1().ClusterRoleBindings().Delete(ctx, name, now),
 		} {
 			if err != nil {
