@@ -40,8 +40,8 @@ var rules = []rule{
 	{packages: "api/", berth: []string{"api/"}, others: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/core/", berth: []string{"internal/core/"}, others: none},
 	{packages: "internal/hardware/", berth: []string{"internal/core/", "internal/hardware/"}, never: kubernetes},
-	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/"}},
-	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
+	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/httpserver/", "internal/node/"}},
+	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/", "internal/httpserver/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/"}},
 	{packages: "internal/cli/complete", berth: []string{"internal/cli/term", "internal/cli/usage", "internal/cluster/replay", "internal/hardware/sim"}, others: []string{"github.com/spf13/", "k8s.io/apimachinery/"}, never: []string{"net", nvml}},
 	{packages: "internal/cli/fit", berth: []string{"api/"}, never: []string{"os", "net", "k8s.io/client-go/"}},
@@ -50,7 +50,7 @@ var rules = []rule{
 	{packages: "internal/cli/topview", berth: []string{"api/", "internal/core/gpu", "internal/cli/term"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cli/uninstall", berth: []string{"api/", "internal/node/labels", "internal/node/nodeapi"}, never: []string{"os", "net", nvml}},
 	{packages: "internal/cli/usage", berth: []string{"internal/core/spelling"}, others: []string{"github.com/spf13/"}},
-	{packages: "internal/cli/web", berth: []string{"api/", "internal/cli/web/board", "internal/core/"}, never: []string{"os", "k8s.io/client-go/", nvml}},
+	{packages: "internal/cli/web", berth: []string{"api/", "internal/cli/web/board", "internal/core/", "internal/httpserver"}, never: []string{"os", "k8s.io/client-go/", nvml}},
 	{packages: "internal/cli/web/board", berth: []string{"api/", "internal/core/"}, never: []string{"os", "net", "k8s.io/client-go/", nvml}},
 	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/usage", "internal/cli/version", "internal/node/agent/command", "internal/cluster/operator/command", "internal/hardware/nvidia/cdihook"}},
 	{packages: "hack/images/command", berth: []string{"hack/images/", "internal/cli/usage", "internal/cli/version", "internal/core/version"}},
@@ -73,6 +73,10 @@ var rules = []rule{
 	{packages: "kube/test/schedulerbench/scheduler", berth: []string{"kube/test/schedulerbench/process"}, never: kubernetes},
 	{packages: "kube/test/schedulerbench/watchbinds", berth: []string{"kube/test/schedulerbench/load"}, never: []string{"k8s.io/kubernetes/"}},
 	{packages: "kube/test/berth-agent-stub", berth: []string{"internal/hardware", "internal/hardware/stub", "internal/node/agent/command"}, others: none},
+
+	// Every group may import the server.
+	{packages: "internal/httpserver", berth: none, others: []string{"golang.org/x/sys/"}},
+	{packages: "internal/httpserver/tokens", berth: []string{"internal/httpserver"}, never: []string{"os", nvml}},
 
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
@@ -132,7 +136,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/labelsync", berth: []string{"api/", "internal/core/gpu", "internal/node/labels", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml}},
 	{packages: "internal/node/agent/metricsync", berth: []string{"internal/core/", "internal/node/counterlist", "internal/node/deviceplugin", "internal/node/dra/calls", "internal/node/kubelet", "internal/node/metrics", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/startup", berth: []string{"internal/core/gpu", "internal/node/signal"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/serve", berth: []string{"api/", "internal/core/gpu", "internal/node/"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/serve", berth: []string{"api/", "internal/core/gpu", "internal/httpserver/", "internal/node/"}, never: []string{nvml, "k8s.io/client-go/dynamic"}},
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/bound", "internal/hardware/hostpath", "internal/node/hostconfig"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
@@ -163,12 +167,12 @@ var rules = []rule{
 	{packages: "internal/node/kubelet/checkpoint", berth: none, never: []string{"os"}},
 	{packages: "internal/node/kubeletconfig", berth: []string{"internal/node/hostconfig", "internal/node/kubelet", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/ledger", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, others: []string{"github.com/google/renameio/", "golang.org/x/sys/", "k8s.io/utils/clock"}},
-	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/httpserver", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/stackfile", berth: []string{"api/", "internal/core/gpu", "internal/node/hostconfig"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/validationfiles", berth: []string{"internal/core/gate", "internal/hardware/hostpath", "internal/node/hostconfig"}, others: []string{"github.com/google/renameio/"}},
 	{packages: "internal/node/openers", berth: []string{"internal/core/gpu", "internal/node/kubelet"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/migsync", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/core/mig/migtest", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/migwants", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/agent/reset", berth: []string{"api/", "internal/core/gpu", "internal/node/ledger", "internal/node/openers", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
+	{packages: "internal/node/agent/reset", berth: []string{"api/", "internal/core/gpu", "internal/httpserver", "internal/node/ledger", "internal/node/openers", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/offer", berth: []string{"internal/core/"}, others: none, never: []string{"os", "net"}},
 	{packages: "internal/node/statefile", berth: none, never: kubernetes},
 	{packages: "internal/node/nodeapi", berth: []string{"api/", "internal/core/gpu", "internal/node/signal"}},
@@ -321,7 +325,7 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 			all = append(all, strings.TrimPrefix(p.PkgPath, berth))
 		}
 	}
-	groups := []string{"internal/core/", "internal/hardware/", "internal/node/", "internal/cluster/", "internal/cli/"}
+	groups := []string{"internal/core/", "internal/hardware/", "internal/httpserver/", "internal/node/", "internal/cluster/", "internal/cli/"}
 	for _, path := range all {
 		if strings.HasPrefix(path, "internal/") && !below(path, groups) {
 			t.Errorf("%s is in no group", path)
@@ -541,6 +545,116 @@ func TestCoreReadsNoClock(t *testing.T) {
 			}
 		}
 	}
+}
+
+// servers are the files that serve HTTP without internal/httpserver, and why.
+var servers = map[string]string{
+	"internal/httpserver/server.go":   "it is the constructor",
+	"hack/images/command/registry.go": "a registry on the loopback address of the machine that builds images, where whole layers are uploaded",
+}
+
+// TestOneHTTPServer: every HTTP server is made by internal/httpserver, which bounds what its clients can make it keep. The secure port of
+// berth-scheduler is Kubernetes' own.
+func TestOneHTTPServer(t *testing.T) {
+	for _, path := range goFiles(t) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, allowed := servers[path]; !allowed {
+			for _, found := range otherServers(t, path, text) {
+				t.Errorf("%s: %s: make the server with internal/httpserver", path, found)
+			}
+		} else if len(otherServers(t, path, text)) == 0 && path != "internal/httpserver/server.go" {
+			t.Errorf("%s has no server of its own any more: take it out of the list", path)
+		}
+	}
+	for source, want := range map[string]int{
+		`import "net/http"; var s = &http.Server{}`:                                                                                                          1,
+		`import "net/http"; var s http.Server`:                                                                                                               1,
+		`import web "net/http"; func f() { web.ListenAndServe("", nil) }`:                                                                                    1,
+		`import "net/http"; func f() { http.Serve(nil, nil) }`:                                                                                               1,
+		`import "net/http/httptest"; var s = httptest.NewServer(nil)`:                                                                                        1,
+		`import _ "net/http/pprof"`:                                                                                                                          1,
+		`import "net/http"; func f(s *http.ServeMux) { s.Handle("/", nil) }`:                                                                                 0,
+		`import "sigs.k8s.io/controller-runtime/pkg/manager"; var o = manager.Options{}`:                                                                     1,
+		`import "sigs.k8s.io/controller-runtime/pkg/manager"; var o = manager.Options{Metrics: server.Options{BindAddress: ":1"}}`:                           1,
+		`import "sigs.k8s.io/controller-runtime/pkg/manager"; var o = manager.Options{Metrics: server.Options{BindAddress: "0"}}`:                            0,
+		`import "sigs.k8s.io/controller-runtime/pkg/manager"; var o = manager.Options{Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: p}`: 1,
+	} {
+		if got := otherServers(t, "a.go", []byte("package a; "+source)); len(got) != want {
+			t.Errorf("%s: found %v, want %d", source, got, want)
+		}
+	}
+}
+
+// otherServers returns what a file has by which programs serve HTTP: what net/http has for that, and controller-runtime's own servers
+// unless they are switched off.
+func otherServers(t *testing.T, path string, text []byte) (found []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := map[string]string{} // by name
+	for _, i := range file.Imports {
+		target := strings.Trim(i.Path.Value, `"`)
+		name := filepath.Base(target)
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		imports[name] = target
+		if target == "net/http/pprof" || target == "net/http/fcgi" {
+			found = append(found, target)
+		}
+	}
+	named := map[string][]string{
+		"net/http":          {"Server", "ListenAndServe", "ListenAndServeTLS", "Serve", "ServeTLS"},
+		"net/http/httptest": {"NewServer", "NewTLSServer", "NewUnstartedServer"},
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			if from, is := n.X.(*ast.Ident); is && slices.Contains(named[imports[from.Name]], n.Sel.Name) {
+				found = append(found, from.Name+"."+n.Sel.Name)
+			}
+		case *ast.CompositeLit:
+			if of, is := n.Type.(*ast.SelectorExpr); is && of.Sel.Name == "Options" {
+				if from, is := of.X.(*ast.Ident); is && imports[from.Name] == "sigs.k8s.io/controller-runtime/pkg/manager" {
+					found = append(found, managerServers(n)...)
+				}
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// managerServers returns the fields by which a manager of controller-runtime serves. Metrics are served unless the address is "0".
+func managerServers(options *ast.CompositeLit) (found []string) {
+	off := false
+	ast.Inspect(options, func(n ast.Node) bool {
+		pair, is := n.(*ast.KeyValueExpr)
+		if !is {
+			return true
+		}
+		switch key, _ := pair.Key.(*ast.Ident); {
+		case key == nil:
+		case key.Name == "BindAddress":
+			value, is := pair.Value.(*ast.BasicLit)
+			off = is && value.Value == `"0"`
+		case key.Name == "HealthProbeBindAddress" || key.Name == "PprofBindAddress":
+			found = append(found, key.Name)
+		}
+		return true
+	})
+	if !off {
+		found = append(found, "Metrics")
+	}
+	return found
 }
 
 // TestFilesStayReadable: a file over 500 lines, or a main over 60, holds more than one thing.

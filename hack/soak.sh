@@ -47,4 +47,5 @@ stage "berth fit and the scheduler on 200 random claims" -v -C kube -count=1 -ti
 stage "1,000 random pods on four kubelets, their GPUs as predicted" -v -C kube -count=1 -timeout 60m -run '^TestSchedulerPlaces$' ./test/e2e
 stage "two schedulers under load, the leader ended 20 times" -v -C kube -count=1 -timeout 30m -run '^TestSchedulerRuns$' ./test/e2e
 stage "5,000 random steps of gangs on 8 nodes with failures in between" -v -C kube -count=1 -timeout 90m -run '^TestGangRuns$' ./test/e2e
+stage "10 minutes of attacks on the agents, the operator and the page" -v -C kube -count=1 -timeout 40m -run '^TestInstallChart$/^(Renderings|Refused|Install|Flood)$' ./test/e2e
 stage "the operator on a cluster of 1,000 nodes" -v -C kube -count=1 -timeout 30m -run '^TestOperateScale$' ./test/e2e

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/cli/web"
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
@@ -20,6 +21,7 @@ type webFlags struct {
 	port              int
 	signIn            bool
 	certFile, keyFile string
+	sessions          int
 }
 
 func newWebCommand(deps Deps) *cobra.Command {
@@ -96,6 +98,7 @@ func (f *webFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.address, "address", "127.0.0.1", "the address to listen on; one that is not a loopback address needs --sign-in and TLS")
 	cmd.Flags().IntVar(&f.port, "port", 0, "the port to listen on; 0 for any that is free")
 	cmd.Flags().BoolVar(&f.signIn, "sign-in", false, "serve each user who signs in with a token of the cluster what that user may read")
+	cmd.Flags().IntVar(&f.sessions, "sessions", web.DefaultSessions, "with --sign-in: how many users can be signed in at the same time, each browser and each token counted")
 	cmd.Flags().StringVar(&f.certFile, "tls-cert-file", "", "the file with the certificate of the page; it is read again when it changes")
 	cmd.Flags().StringVar(&f.keyFile, "tls-key-file", "", "the file with the key of the certificate")
 	cmd.MarkFlagsRequiredTogether("tls-cert-file", "tls-key-file")
@@ -105,6 +108,9 @@ func (f *webFlags) bind(cmd *cobra.Command) {
 func (f *webFlags) check() error {
 	if f.port < 0 || f.port > 65535 {
 		return usagef("--port %d: want 1 to 65535, or 0 for any that is free", f.port)
+	}
+	if f.sessions < 0 {
+		return usagef("--sessions %d: want a number of sessions, or 0 for the default", f.sessions)
 	}
 	address, err := netip.ParseAddr(f.address)
 	switch {

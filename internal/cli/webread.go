@@ -29,6 +29,8 @@ const (
 	// mayInterval is how long the answer counts to whether the user may list the pods of a namespace, mostMay for how many namespaces.
 	mayInterval = time.Minute
 	mostMay     = 200
+	// mostEvaluating is for how many users reasons are evaluated at the same time.
+	mostEvaluating = 2
 
 	verbList  = "list"
 	verbWatch = "watch"
@@ -50,7 +52,9 @@ type webReader struct {
 
 	waits waitReasons
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// own are the pods that only this reader has; nil where the lists have them.
+	own   []corev1.Pod
 	may   map[string]bool // by verb, resource and namespace
 	mayAt time.Time
 }
@@ -60,14 +64,32 @@ type webLists struct {
 	gpuNodes *live.List[v1alpha1.GPUNode]
 	nodes    *live.List[corev1.Node]
 	pods     *live.List[corev1.Pod]
+	// evaluating has an element for each evaluation of why pods wait that is under way, which needs all of them.
+	evaluating chan struct{}
+}
+
+// evaluates waits until one more evaluation may begin, and returns what has to be called at its end.
+func (l *webLists) evaluates() (end func()) {
+	if l == nil {
+		return func() {}
+	}
+	l.evaluating <- struct{}{}
+	return func() { <-l.evaluating }
+}
+
+// keepNode takes from a node what is read of none: its images and who wrote which field are most of it.
+func keepNode(node *corev1.Node) {
+	node.ManagedFields, node.Annotations, node.Status.Images = nil, nil, nil
 }
 
 // newWebLists returns lists that are kept current until ctx ends, through a client whose requests have no limit of their time.
 func newWebLists(ctx context.Context, client, watcher dynamic.Interface) *webLists {
 	return &webLists{
-		gpuNodes: live.New[v1alpha1.GPUNode](ctx, client, watcher, v1alpha1.GPUNodes()),
-		nodes:    live.New[corev1.Node](ctx, client, watcher, coreResource("nodes")),
-		pods:     live.New[corev1.Pod](ctx, client, watcher, coreResource("pods")),
+		gpuNodes: live.New[v1alpha1.GPUNode](ctx, client, watcher, v1alpha1.GPUNodes(), nil),
+		nodes:    live.New(ctx, client, watcher, coreResource("nodes"), keepNode),
+		pods:     live.New(ctx, client, watcher, coreResource("pods"), (&live.PodKeeper{}).Keep),
+
+		evaluating: make(chan struct{}, mostEvaluating),
 	}
 }
 
@@ -97,23 +119,38 @@ func (r *webReader) read(ctx context.Context) (*board.Input, error) {
 		in.Notes = append(in.Notes, "Nodes are not read, so a node that does not respond is not recognized: "+denied(err))
 		hidden = append(hidden, hiddenNodes(err))
 	}
-	switch in.Pods, err = all(ctx, r, (*webLists).ofPods, coreResource("pods")); {
+	pods, err := all(ctx, r, (*webLists).ofPods, coreResource("pods"))
+	switch {
 	case apierrors.IsForbidden(err):
 		in.Notes = append(in.Notes, "Only what belongs to namespaces whose pods you may list is named: "+denied(err))
 		hidden = append(hidden, hiddenPods(err))
-		r.readSome(ctx, in)
+		pods = r.readSome(ctx, in)
 	case err != nil:
 		return nil, apiError(fmt.Errorf("list the pods: %w", err), "")
 	default:
-		r.agents(in, in.Pods)
+		if r.lists == nil {
+			r.setOwn(pods)
+		}
+		r.agents(in, pods)
 	}
-	in.Waiting = waitingOf(in)
+	in.Bound, in.Waiting = boundOf(in.GPUNodes, pods), waitingOf(in.GPUNodes, pods)
 	r.waits.setHidden(hidden)
 	return in, nil
 }
 
-// readSome reads the pods of the namespaces whose pods the user may list.
-func (r *webReader) readSome(ctx context.Context, in *board.Input) {
+// boundOf returns when the pods were bound that hold devices.
+func boundOf(nodes []v1alpha1.GPUNode, pods []corev1.Pod) map[string]*metav1.Time {
+	holders, bound := board.Holders(nodes), map[string]*metav1.Time{}
+	for i := range pods {
+		if uid := string(pods[i].UID); holders[uid] {
+			bound[uid] = board.BoundAt(&pods[i])
+		}
+	}
+	return bound
+}
+
+// readSome returns the pods of the namespaces whose pods the user may list.
+func (r *webReader) readSome(ctx context.Context, in *board.Input) []corev1.Pod {
 	every, shared := r.everyPod(ctx)
 	names := board.Namespaces(in.GPUNodes)
 	if r.namespace != "" {
@@ -136,23 +173,70 @@ func (r *webReader) readSome(ctx context.Context, in *board.Input) {
 	}
 	in.May = r.mayList(ctx, namespaces)
 	if shared {
+		r.setOwn(nil)
 		r.agents(in, every)
-		in.Pods = slices.DeleteFunc(every, func(pod corev1.Pod) bool { return !in.May(pod.Namespace) })
-		return
+		return visible(every, in.May)
 	}
-	in.Pods = r.podsOf(ctx, in.May, namespaces)
+	pods := r.podsOf(ctx, in.May, namespaces)
+	r.setOwn(pods)
 	agents, err := r.api.AgentPods(ctx)
 	if err != nil {
 		in.Notes = append(in.Notes, "Whether the agents run is not known: "+denied(err))
-		return
+		return pods
 	}
 	r.agents(in, agents)
+	return pods
+}
+
+// visible returns the pods of the namespaces whose pods the user may list; may is nil where that is all.
+func visible(pods []corev1.Pod, may func(string) bool) []corev1.Pod {
+	if may == nil {
+		return pods
+	}
+	var some []corev1.Pod
+	for i := range pods {
+		if may(pods[i].Namespace) {
+			some = append(some, pods[i])
+		}
+	}
+	return some
+}
+
+// setOwn keeps pods for podsAgain.
+func (r *webReader) setOwn(pods []corev1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.own = pods
+}
+
+// podsAgain returns the pods that the user may see, as they are now where the lists have them: a page keeps no pods of the lists, since
+// there are many pages.
+func (r *webReader) podsAgain(may func(string) bool) []corev1.Pod {
+	r.mu.Lock()
+	own := r.own
+	r.mu.Unlock()
+	if own != nil || r.lists == nil {
+		return own
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, webTimeout)
+	defer cancel()
+	every, err := r.lists.pods.Get(ctx)
+	if err != nil {
+		return nil // The pods of this evaluation are not found, and the next read of the page says why.
+	}
+	return visible(every, may)
 }
 
 // agents adds on which nodes a pod of the agent is ready. Without any pod of the agent that is not known: the agents are processes of the
 // hosts then, or are in another namespace, or there are none.
 func (r *webReader) agents(in *board.Input, pods []corev1.Pod) {
-	in.Agents = readyOn(slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return !r.api.IsAgent(&pod) }))
+	var agents []corev1.Pod
+	for i := range pods {
+		if r.api.IsAgent(&pods[i]) {
+			agents = append(agents, pods[i])
+		}
+	}
+	in.Agents = readyOn(agents)
 	if in.Agents == nil && len(in.GPUNodes) > 0 {
 		in.Notes = append(in.Notes, fmt.Sprintf("No pod of the agent is in namespace %s, so whether the agents run is not known: what is shown of the nodes can be old", r.api.AgentNamespace))
 	}

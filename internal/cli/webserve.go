@@ -27,6 +27,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/web"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 // webShutdown is how long an end waits for the answers under way.
@@ -70,7 +71,7 @@ func serveWeb(ctx context.Context, deps Deps, from *sources, reader *webReader, 
 		return fmt.Errorf("web: %w", err)
 	}
 	fmt.Fprintf(deps.Out, "%s\n", access.Address())
-	return serveUntil(ctx, listener, page)
+	return serveUntil(ctx, listener, nil, page)
 }
 
 // serveUsers serves the page to users who sign in until the context ends.
@@ -94,22 +95,23 @@ func serveUsers(ctx context.Context, deps Deps, from *sources, flags *webFlags) 
 	}
 	defer listener.Close()
 	scheme := "http"
-	listener, err = flags.secure(listener)
+	secure, err := flags.secure()
 	if err != nil {
 		return err
 	}
-	if flags.certFile != "" {
+	if secure != nil {
 		scheme = "https"
 	}
 	page, err := web.NewSignIn(ctx, web.SignInDeps{
 		Who: users.who, Page: users.page, Secure: flags.certFile != "", Source: users.server.Host,
 		Log: slog.New(slog.NewTextHandler(deps.Err, nil)), Clock: clock.RealClock{},
+		Sessions: flags.sessions,
 	})
 	if err != nil {
 		return fmt.Errorf("web: %w", err)
 	}
 	fmt.Fprintf(deps.Out, "%s://%s/\n", scheme, listener.Addr())
-	return serveUntil(ctx, listener, page)
+	return serveUntil(ctx, listener, secure, page)
 }
 
 func (f *webFlags) listen(ctx context.Context) (net.Listener, error) {
@@ -121,10 +123,10 @@ func (f *webFlags) listen(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// secure adds TLS with the certificate, if there is one.
-func (f *webFlags) secure(listener net.Listener) (net.Listener, error) {
+// secure returns the configuration with the certificate, or nil where there is none.
+func (f *webFlags) secure() (*tls.Config, error) {
 	if f.certFile == "" {
-		return listener, nil
+		return nil, nil
 	}
 	certificate, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
 	if err != nil {
@@ -137,13 +139,22 @@ func (f *webFlags) secure(listener net.Listener) (net.Listener, error) {
 		}
 		return &certificate, nil
 	}
-	return tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: read, NextProtos: []string{"http/1.1"}}), nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: read}, nil
 }
 
-func serveUntil(ctx context.Context, listener net.Listener, page http.Handler) error {
-	server := &http.Server{
-		Handler: page, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
-	}
+// The limits of the page. Its users can have one address, that of a proxy or of kubectl port-forward, and a browser opens six connections.
+// A header can have a token of 16 KiB, or the cookies of all that a machine serves on its loopback address.
+const (
+	webConnections = 512
+	webPerAddress  = 64
+	webHeader      = 24 << 10
+)
+
+// serveUntil serves the page, with TLS where secure is not nil, until the context ends.
+func serveUntil(ctx context.Context, listener net.Listener, secure *tls.Config, page http.Handler) error {
+	server := httpserver.New(httpserver.Options{
+		Handler: page, TLS: secure, HeaderBytes: webHeader, RequestTime: time.Minute, Connections: webConnections, PerAddress: webPerAddress,
+	})
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

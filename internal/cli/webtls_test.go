@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 // writeCertificate writes a certificate of a name and its key.
@@ -49,16 +51,16 @@ func TestWebTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	if _, err := flags.secure(plain); err == nil || !strings.Contains(err.Error(), "read the certificate") {
+	if _, err := flags.secure(); err == nil || !strings.Contains(err.Error(), "read the certificate") {
 		t.Fatalf("without files: %v", err)
 	}
 	writeCertificate(t, dir, "first")
-	listener, err := flags.secure(plain)
+	secure, err := flags.secure()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }()
+	server := httpserver.New(httpserver.Options{Handler: http.NotFoundHandler(), TLS: secure})
+	go func() { _ = server.Serve(plain) }()
 	defer server.Close()
 	name := func() string {
 		t.Helper()

@@ -101,10 +101,12 @@ func keyOf(w *v1alpha1.BoardWaiting) string { return w.Namespace + "/" + w.Pod }
 // wait it waits for that.
 func (r *webReader) reasons(ctx context.Context, in *board.Input, shown []v1alpha1.BoardWaiting, wait bool) board.Reasons {
 	if hidden, due := r.waits.begin(r.now(), shown); due {
-		objects := whyview.Objects{Now: r.now(), Nodes: in.Nodes, Pods: in.Pods, GPUNodes: in.GPUNodes}
-		ended := make(chan struct{})
+		objects := whyview.Objects{Now: r.now(), Nodes: in.Nodes, GPUNodes: in.GPUNodes}
+		may, ended := in.May, make(chan struct{})
 		go func() {
 			defer close(ended)
+			defer r.lists.evaluates()()
+			objects.Pods = r.podsAgain(may)
 			r.waits.end(r.now(), r.evaluate(objects, hidden, shown))
 		}()
 		if wait {
@@ -118,12 +120,12 @@ func (r *webReader) reasons(ctx context.Context, in *board.Input, shown []v1alph
 }
 
 // waitingOf returns the pods with GPUs or claims that wait for a node, those of a gang once, the oldest first.
-func waitingOf(in *board.Input) []v1alpha1.BoardWaiting {
-	offered := offeredBy(in.GPUNodes)
+func waitingOf(nodes []v1alpha1.GPUNode, pods []corev1.Pod) []v1alpha1.BoardWaiting {
+	offered := offeredBy(nodes)
 	gangs := map[gangview.Key]int{}
 	var all []v1alpha1.BoardWaiting
-	for i := range in.Pods {
-		pod := &in.Pods[i]
+	for i := range pods {
+		pod := &pods[i]
 		if !waits(pod, offered) {
 			continue
 		}

@@ -220,8 +220,9 @@ func TestRefused(t *testing.T) {
 		// want are parts of the message.
 		want []string
 	}{
-		"a namespace of Kubernetes": {namespace: "kube-system", want: []string{"needs a namespace of its own", "--namespace berth-system"}},
-		"the same port twice":       {values: "operator: {metricsPort: 8081}", want: []string{"operator.probePort: 8081", "operator.metricsPort"}},
+		"a namespace of Kubernetes":       {namespace: "kube-system", want: []string{"needs a namespace of its own", "--namespace berth-system"}},
+		"the same port twice":             {values: "operator: {metricsPort: 8081}", want: []string{"operator.probePort: 8081", "operator.metricsPort"}},
+		"metrics for a token without one": {values: "{metrics: {auth: kubernetes}, podMonitor: {enabled: true}}", want: []string{"podMonitor.tokenSecret.name"}},
 		"another scheduler for all without it": {values: "scheduler: {replaceDefault: true}",
 			want: []string{"scheduler.replaceDefault: true needs scheduler.enabled: true"}},
 		"the root directory": {values: "host: {hookDir: //}", want: []string{`host.hookDir: "//" is not a directory below /`}},

@@ -109,3 +109,10 @@ resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
+
+{{/* The address and port of /metrics: include "berth.metricsListen" .Values.agent. */}}
+{{- define "berth.metricsListen" -}}
+{{- $address := .metricsAddress -}}
+{{- if contains ":" $address }}{{ $address = printf "[%s]" $address }}{{ end -}}
+{{ $address }}:{{ .metricsPort }}
+{{- end -}}

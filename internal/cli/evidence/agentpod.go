@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -73,11 +76,33 @@ func PodReady(pod *corev1.Pod) bool {
 	})
 }
 
+// unproxied says which value of the chart keeps the API server's proxy from an agent's metrics, by the agent's arguments; nothing if none.
+func unproxied(args []string) string {
+	for _, arg := range args {
+		switch flag, value, _ := strings.Cut(arg, "="); flag {
+		case "--metrics-auth":
+			if value == "kubernetes" {
+				return "metrics.auth is kubernetes, so the agent wants a token, and the API server's proxy passes none on " +
+					"(on the node, root reads them without one)"
+			}
+		case "--metrics-listen":
+			host, _, err := net.SplitHostPort(value)
+			if address, parsed := netip.ParseAddr(host); err == nil && parsed == nil && address.IsLoopback() {
+				return "agent.metricsAddress is " + host + ", which the API server's proxy does not reach (on the node, root reads them)"
+			}
+		}
+	}
+	return ""
+}
+
 // AgentMetrics reads the metrics of an agent's pod through the API server.
 func (a API) AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto.MetricFamily, error) {
 	path := "pods/" + pod.Namespace + "/" + pod.Name + "/proxy/metrics"
 	port := 0
 	for _, container := range pod.Spec.Containers {
+		if why := unproxied(container.Args); why != "" {
+			return nil, fmt.Errorf("read %s: %s", path, why)
+		}
 		for _, one := range container.Ports {
 			if one.Name == metricsPort {
 				port = int(one.ContainerPort)

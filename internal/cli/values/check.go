@@ -257,6 +257,16 @@ func (c *checker) network(values *Values) {
 	if metrics != 0 && metrics == probes || metrics == 8081 && probes == 0 || metrics == 0 && probes == 8080 {
 		c.add("operator.probePort", "is the port of operator.metricsPort too", "choose another")
 	}
+	for _, listens := range []struct{ key, address string }{
+		{"agent.metricsAddress", values.Agent.MetricsAddress}, {"operator.metricsAddress", values.Operator.MetricsAddress},
+	} {
+		if _, err := netip.ParseAddr(listens.address); err != nil && listens.address != "" {
+			c.add(listens.key, fmt.Sprintf("%q is no IP address", listens.address), "write it as 127.0.0.1, or leave it out")
+		}
+	}
+	if values.PodMonitor.Enabled && values.Metrics.Auth == "kubernetes" && values.PodMonitor.TokenSecret.Name == "" {
+		c.add("podMonitor.tokenSecret.name", "is empty, and metrics.auth: kubernetes wants a token", "name a Secret with a token that may get /metrics")
+	}
 	for i, cidr := range values.NetworkPolicy.APIServerCIDRs {
 		key := fmt.Sprintf("networkPolicy.apiServerCIDRs[%d]", i)
 		prefix, err := netip.ParsePrefix(cidr)

@@ -27,7 +27,7 @@ func (c *checker) pod(component string, pod *Pod, args, flags []string) {
 	for i, env := range pod.Env {
 		key := fmt.Sprintf("%s.env[%d].name", component, i)
 		switch {
-		case slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE"}, env.Name):
+		case slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "GOMEMLIMIT"}, env.Name):
 			c.add(key, env.Name+" is set by the chart", "remove it")
 		case seen[env.Name]:
 			c.add(key, env.Name+" is given twice", "keep one")

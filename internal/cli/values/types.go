@@ -37,6 +37,8 @@ type Values struct {
 	Web Web `json:"web,omitzero"`
 	// Policies are what the API server refuses, and warns of.
 	Policies Policies `json:"policies,omitzero"`
+	// Metrics says who may read the metrics of the agents and of the operator.
+	Metrics Metrics `json:"metrics,omitzero"`
 	// NetworkPolicy limits the connections of the components.
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
 	// CriticalPods are for clusters that limit the pods of the priority classes system-node-critical and system-cluster-critical.
@@ -117,6 +119,8 @@ type Agent struct {
 	UpdateStrategy appsv1.DaemonSetUpdateStrategy `json:"updateStrategy,omitzero"`
 	// MetricsPort is the port of /metrics.
 	MetricsPort int `json:"metricsPort,omitempty" jsonschema:"minimum=1,maximum=65535"`
+	// MetricsAddress is the IP address that /metrics is served on. Empty is all of the pod.
+	MetricsAddress string `json:"metricsAddress,omitempty" jsonschema:"pattern=^[0-9a-fA-F.:]*$"`
 	// DRADriverName is the name of the DRA driver (docs/dra.md). Before it is changed, no node may have claims.
 	DRADriverName string `json:"draDriverName,omitempty" jsonschema:"pattern=^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$,maxLength=63"`
 	// ValidationFiles writes the files by which programs for NVIDIA's GPU operator see how far a node is, to /run/nvidia/validations.
@@ -177,6 +181,8 @@ type Operator struct {
 	Replicas int `json:"replicas,omitempty" jsonschema:"minimum=1,maximum=5"`
 	// MetricsPort is the port of /metrics.
 	MetricsPort int `json:"metricsPort,omitempty" jsonschema:"minimum=1,maximum=65535"`
+	// MetricsAddress is the IP address that /metrics is served on. Empty is all of the pod.
+	MetricsAddress string `json:"metricsAddress,omitempty" jsonschema:"pattern=^[0-9a-fA-F.:]*$"`
 	// ProbePort is the port of /healthz and /readyz.
 	ProbePort int `json:"probePort,omitempty" jsonschema:"minimum=1,maximum=65535"`
 }
@@ -227,6 +233,8 @@ type Web struct {
 	Pod   `json:",inline"`
 	// Port is the port of the page: without TLSSecret on the pod's loopback address, for kubectl port-forward.
 	Port int `json:"port,omitempty" jsonschema:"minimum=1024,maximum=65535"`
+	// Sessions is how many users can be signed in at the same time, each browser and each token counted.
+	Sessions int `json:"sessions,omitempty" jsonschema:"minimum=1,maximum=4096"`
 	// TLSSecret is the name of a Secret of the type kubernetes.io/tls in the release's namespace. With it the page has a Service, port 443.
 	TLSSecret string `json:"tlsSecret,omitempty" jsonschema:"maxLength=253"`
 }
@@ -246,6 +254,13 @@ type Policies struct {
 	QuotaNames bool `json:"quotaNames,omitempty"`
 	// ShareNames warns of requests for a share of a GPU that nothing serves.
 	ShareNames bool `json:"shareNames,omitempty"`
+}
+
+// Metrics says who may read the metrics.
+type Metrics struct {
+	// Auth is none (whoever reaches the port, without TLS) or kubernetes (with TLS, and a token whose account may get the nonResourceURL
+	// /metrics).
+	Auth string `json:"auth,omitempty" jsonschema:"enum=none,enum=kubernetes"`
 }
 
 // NetworkPolicy limits the connections of the components, where the network of the cluster enforces NetworkPolicies.
@@ -274,6 +289,16 @@ type PodMonitor struct {
 	Interval string `json:"interval,omitempty" jsonschema:"pattern=^[0-9]+(ms|s|m)$"`
 	// Labels are further labels, by which Prometheus selects it.
 	Labels map[string]string `json:"labels,omitempty"`
+	// TokenSecret has the token with which Prometheus reads the metrics, for metrics.auth kubernetes.
+	TokenSecret TokenSecret `json:"tokenSecret,omitzero"`
+}
+
+// TokenSecret is a key of a Secret of the release's namespace.
+type TokenSecret struct {
+	// Name is the name of the Secret.
+	Name string `json:"name,omitempty" jsonschema:"maxLength=253"`
+	// Key is its key.
+	Key string `json:"key,omitempty" jsonschema:"minLength=1"`
 }
 
 // Alerts is the PrometheusRule of the Prometheus operator.

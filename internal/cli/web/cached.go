@@ -15,6 +15,8 @@ import (
 const (
 	// RefreshInterval is the least time between two reads of the cluster, however many browsers there are.
 	RefreshInterval = time.Second
+	// forgetAfter is how long what was read is kept.
+	forgetAfter = 15 * time.Second
 	// sampleInterval is the least time between two reads of a node's measurements, sampleTimeout how long one may take.
 	sampleInterval = 10 * time.Second
 	sampleTimeout  = 2 * time.Second
@@ -24,7 +26,7 @@ const (
 
 // cached keeps what was read, for all requests of a time. An error is kept as well.
 type cached[T any] struct {
-	clock    clock.Clock
+	clock    clock.WithDelayedExecution
 	interval time.Duration
 	read     func(context.Context) (T, error)
 	// turn is held by the request that reads.
@@ -34,7 +36,7 @@ type cached[T any] struct {
 	at    time.Time
 }
 
-func newCached[T any](c clock.Clock, interval time.Duration, read func(context.Context) (T, error)) *cached[T] {
+func newCached[T any](c clock.WithDelayedExecution, interval time.Duration, read func(context.Context) (T, error)) *cached[T] {
 	return &cached[T]{clock: c, interval: interval, read: read, turn: make(chan struct{}, 1)}
 }
 
@@ -52,19 +54,30 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 			return value, ctx.Err() // The browser has gone; the next one reads.
 		}
 		c.value, c.err, c.at = value, err, c.clock.Now()
+		c.clock.AfterFunc(forgetAfter, c.forget)
 	}
 	return c.value, c.err
 }
 
+// forget drops what was read long ago: a browser that has gone needs nothing.
+func (c *cached[T]) forget() {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	if c.clock.Since(c.at) >= forgetAfter {
+		var none T
+		c.value, c.err, c.at = none, nil, time.Time{}
+	}
+}
+
 // samples keeps the measurements of nodes.
 type samples struct {
-	clock clock.Clock
+	clock clock.WithDelayedExecution
 	read  func(context.Context, string) (*v1alpha1.GPUSamples, error)
 	mu    sync.Mutex
 	nodes map[string]*cached[*v1alpha1.GPUSamples]
 }
 
-func newSamples(c clock.Clock, read func(context.Context, string) (*v1alpha1.GPUSamples, error)) *samples {
+func newSamples(c clock.WithDelayedExecution, read func(context.Context, string) (*v1alpha1.GPUSamples, error)) *samples {
 	return &samples{clock: c, read: read, nodes: map[string]*cached[*v1alpha1.GPUSamples]{}}
 }
 

@@ -37,7 +37,7 @@ type Deps struct {
 	Access *Access
 	// Source is where the facts are from, such as the address of an API server.
 	Source string
-	Clock  clock.Clock
+	Clock  clock.WithDelayedExecution
 }
 
 // Server serves the page.

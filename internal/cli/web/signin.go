@@ -15,21 +15,24 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 const (
-	// mostSessions is how many sessions there are at the same time, and mostOfUser how many of one user, who cannot end those of others by
-	// signing in often. One more ends the session that was not used for longest, of all or of the user.
-	mostSessions = 64
-	mostOfUser   = 8
+	// mostOfUser is how many sessions there are of one user at the same time. One more ends the user's that was not used for longest.
+	mostOfUser = 8
 	// sessionIdle and sessionLife are how long a session lasts without a request, and at all.
 	sessionIdle = time.Hour
 	sessionLife = 12 * time.Hour
 	// reviewInterval is how long the answer of the API server counts to whose token it is. A token that is revoked ends its session then.
 	reviewInterval = time.Minute
-	// mostReviews is how many tokens are reviewed at the same time, mostToken how long one may be, in bytes.
-	mostReviews = 4
-	mostToken   = 16 << 10
+	// mostReviews is how many tokens of sign-ins are reviewed at the same time, and mostOfAddress how many of one address, which can be
+	// that of a proxy; reviewWait is how long a sign-in waits for that. mostToken is how long a token may be, in bytes.
+	mostReviews   = 64
+	mostOfAddress = 8
+	reviewWait    = 5 * time.Second
+	mostToken     = 16 << 10
 
 	// sessionCookie is the first part of the cookie's name, mostNext how long the address may be to which a sign-in leads, in bytes.
 	sessionCookie = "berth-session"
@@ -38,6 +41,9 @@ const (
 
 // ErrNoUser says that the API server does not accept a token, as that of no user.
 var ErrNoUser = errors.New("the API server does not accept the token")
+
+// DefaultSessions is how many sessions there are at the same time.
+const DefaultSessions = 256
 
 // SignInDeps are the dependencies of a SignIn.
 type SignInDeps struct {
@@ -51,6 +57,10 @@ type SignInDeps struct {
 	Source string
 	Log    *slog.Logger
 	Clock  clock.Clock
+	// Sessions is how many sessions there are at the same time; 0 means DefaultSessions. One more ends a session of the user who has most,
+	// so that no user signs others out by signing in often. All service accounts of a namespace, of which there can be any number, are one
+	// user here.
+	Sessions int
 }
 
 // SignIn serves each user a page of their own. A user signs in with a token of the cluster, in a form or, for programs, in the header
@@ -61,7 +71,7 @@ type SignIn struct {
 	mux  http.Handler
 	// life is the context of all sessions.
 	life    context.Context
-	reviews chan struct{}
+	reviews *httpserver.Slots
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -85,7 +95,7 @@ func NewSignIn(ctx context.Context, deps SignInDeps) (*SignIn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &SignIn{deps: deps, page: page, life: ctx, reviews: make(chan struct{}, mostReviews), sessions: map[string]*session{}}
+	s := &SignIn{deps: deps, page: page, life: ctx, reviews: httpserver.NewSlots(mostReviews, mostOfAddress), sessions: map[string]*session{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /sign-in", func(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +135,7 @@ func (s *SignIn) signIn(w http.ResponseWriter, r *http.Request) {
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	next := nextOf(r.PostFormValue("next"))
 	id := rand.Text()
-	switch _, err := s.open(r.Context(), id, token); {
+	switch _, err := s.open(r, id, token); {
 	case errors.Is(err, ErrNoUser):
 		s.form(w, http.StatusForbidden, next, "The API server does not accept this token. It may have expired, or be of another cluster.")
 	case err != nil:
@@ -195,7 +205,7 @@ func (s *SignIn) of(r *http.Request) (*session, error) {
 		return nil, ErrNoUser
 	}
 	if found == nil {
-		return s.open(r.Context(), id, token)
+		return s.open(r, id, token)
 	}
 	if err := s.still(r.Context(), id, found); err != nil {
 		return nil, err
@@ -261,17 +271,20 @@ func (s *SignIn) still(ctx context.Context, id string, found *session) error {
 }
 
 // open begins a session.
-func (s *SignIn) open(ctx context.Context, id, token string) (*session, error) {
+func (s *SignIn) open(r *http.Request, id, token string) (*session, error) {
 	if token == "" || len(token) > mostToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, ErrNoUser
 	}
-	select {
-	case s.reviews <- struct{}{}:
-		defer func() { <-s.reviews }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	ctx, cancel := context.WithTimeout(r.Context(), reviewWait)
+	defer cancel()
+	var user string
+	err := s.reviews.Do(ctx, httpserver.Address(r), func(ctx context.Context) (err error) {
+		user, err = s.deps.Who(ctx, token)
+		return err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, errors.New("the API server has not said in time whose token it is, or too many sign in at once: try again")
 	}
-	user, err := s.deps.Who(ctx, token)
 	if err != nil {
 		return nil, err
 	}
@@ -289,17 +302,35 @@ func (s *SignIn) open(ctx context.Context, id, token string) (*session, error) {
 		end() // Another request with the same token was first.
 		return old, nil
 	}
-	all := func(*session) bool { return true }
+	s.makeRoom(user)
+	s.sessions[id] = made
+	s.deps.Log.Info("a user has signed in", "user", user)
+	return made, nil
+}
+
+// makeRoom ends sessions until one more of a user has a place. The mutex is held.
+func (s *SignIn) makeRoom(user string) {
 	own := func(one *session) bool { return one.user == user }
 	for s.count(own) >= mostOfUser {
 		s.remove(s.oldest(own))
 	}
-	for s.count(all) >= mostSessions {
-		s.remove(s.oldest(all))
+	for len(s.sessions) >= cmp.Or(s.deps.Sessions, DefaultSessions) {
+		of, most := map[string]int{}, 0
+		for _, one := range s.sessions {
+			of[ownerOf(one.user)]++
+			most = max(most, of[ownerOf(one.user)])
+		}
+		s.remove(s.oldest(func(one *session) bool { return of[ownerOf(one.user)] == most }))
 	}
-	s.sessions[id] = made
-	s.deps.Log.Info("a user has signed in", "user", user)
-	return made, nil
+}
+
+// ownerOf returns whose a user is: who may make service accounts in a namespace can make any number of them.
+func ownerOf(user string) string {
+	if rest, is := strings.CutPrefix(user, "system:serviceaccount:"); is {
+		namespace, _, _ := strings.Cut(rest, ":")
+		return "system:serviceaccount:" + namespace
+	}
+	return user
 }
 
 // count returns how many sessions are of a kind. The mutex is held.

@@ -10,9 +10,12 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 )
 
@@ -269,7 +272,7 @@ func TestMostSessions(t *testing.T) {
 	first := s.signedIn(t, "token-of-ann")
 	s.clock.Step(time.Second)
 	second := s.signedIn(t, "token-of-ben")
-	for i := range mostSessions - 2 {
+	for i := range DefaultSessions - 2 {
 		token := fmt.Sprint("token-", i)
 		s.users[token] = token
 		s.clock.Step(time.Second)
@@ -278,7 +281,7 @@ func TestMostSessions(t *testing.T) {
 	s.send(request{path: "/", cookie: first})
 	s.clock.Step(time.Second)
 	s.signedIn(t, "second-of-ann")
-	if len(s.sessions) != mostSessions {
+	if len(s.sessions) != DefaultSessions {
 		t.Errorf("there are %d sessions", len(s.sessions))
 	}
 	for cookie, want := range map[string]int{first: http.StatusOK, second: http.StatusSeeOther} {
@@ -294,7 +297,7 @@ func TestMostSessionsOfAUser(t *testing.T) {
 	other := s.signedIn(t, "token-of-ben")
 	first := s.signedIn(t, "token-of-ann")
 	var last string
-	for i := range 2 * mostSessions {
+	for i := range 2 * DefaultSessions {
 		s.clock.Step(time.Second)
 		last = s.signedIn(t, "second-of-ann")
 		token := fmt.Sprint("ann-", i)
@@ -312,6 +315,74 @@ func TestMostSessionsOfAUser(t *testing.T) {
 			t.Errorf("status %d, want %d", answer.Code, want)
 		}
 	}
+}
+
+// TestSessionsOfATenant: who has many accounts signs nobody else out with them.
+func TestSessionsOfATenant(t *testing.T) {
+	s := newSignInTest(t, false)
+	s.deps.Sessions = 64
+	var others []string
+	for i := range 40 {
+		token := fmt.Sprint("token-", i)
+		s.users[token] = fmt.Sprint("user-", i)
+		others = append(others, s.signedIn(t, token))
+		s.clock.Step(time.Second)
+	}
+	for i := range 200 {
+		token := fmt.Sprint("of-tenant-", i)
+		s.users[token] = fmt.Sprintf("system:serviceaccount:tenant:account-%d", i%25)
+		s.clock.Step(time.Second)
+		s.signedIn(t, token)
+	}
+	if len(s.sessions) != 64 {
+		t.Errorf("there are %d sessions", len(s.sessions))
+	}
+	for i, cookie := range others {
+		if answer := s.send(request{path: "/", cookie: cookie}); answer.Code != http.StatusOK {
+			t.Fatalf("user %d was signed out", i)
+		}
+	}
+}
+
+// TestManySignIns: tokens about which the API server does not answer keep no user of another address from signing in, and those of the same
+// address for a bounded time.
+func TestManySignIns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := NewSignIn(t.Context(), SignInDeps{
+			Who: func(ctx context.Context, token string) (string, error) {
+				if strings.HasPrefix(token, "junk") {
+					<-ctx.Done()
+					return "", ctx.Err()
+				}
+				return "ann", nil
+			},
+			Page: func(context.Context, string, string) (http.Handler, error) { return http.NotFoundHandler(), nil },
+			Log:  slog.New(slog.DiscardHandler), Clock: clock.RealClock{},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		send := func(address, token string) (status int, took time.Duration) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:8088/sign-in", strings.NewReader(url.Values{"token": {token}}.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.RemoteAddr = address
+			began, answer := time.Now(), httptest.NewRecorder()
+			s.ServeHTTP(answer, r)
+			return answer.Code, time.Since(began)
+		}
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() { send("192.0.2.1:1", fmt.Sprint("junk", i)) })
+		}
+		synctest.Wait()
+		if status, took := send("192.0.2.2:1", "token"); status != http.StatusSeeOther || took != 0 {
+			t.Errorf("another address: status %d after %v", status, took)
+		}
+		if status, took := send("192.0.2.1:2", "token"); took > reviewWait {
+			t.Errorf("the same address: status %d after %v", status, took)
+		}
+		all.Wait()
+	})
 }
 
 // TestSignedInPage: a page says who is signed in, and a name is no markup.

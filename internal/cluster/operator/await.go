@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -18,13 +17,10 @@ const (
 	attemptTimeout = 10 * time.Second
 	// attemptPause is the time between two attempts.
 	attemptPause = 2 * time.Second
-	// headerTimeout bounds the reading of a probe's request.
-	headerTimeout = 5 * time.Second
 )
 
 // awaitAPI calls check until the API server has answered it, and returns its error. An operator that ended instead would be restarted
-// by the kubelet after up to 5 minutes (CrashLoopBackOff), also when the API server had been back for long. Until then /healthz is
-// served, so that the kubelet does not end the operator either, and /readyz says what it waits for.
+// by the kubelet after up to 5 minutes (CrashLoopBackOff), also when the API server had been back for long.
 func awaitAPI(ctx context.Context, deps Deps, check func(context.Context) error) error {
 	attempt := func() error {
 		ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
@@ -35,11 +31,6 @@ func awaitAPI(ctx context.Context, deps Deps, check func(context.Context) error)
 	if !away(err) {
 		return err
 	}
-	end, listenErr := serveWaiting(ctx, deps)
-	if listenErr != nil {
-		return listenErr
-	}
-	defer end()
 	for ctx.Err() == nil && away(err) {
 		deps.Log.Warn("Waiting for the API server", "server", deps.API.Host, "error", err, "pause", attemptPause)
 		select {
@@ -65,31 +56,4 @@ func away(err error) bool {
 		return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 	}
 	return true
-}
-
-// serveWaiting serves the probes of an operator that waits for the API server, until end is called.
-func serveWaiting(ctx context.Context, deps Deps) (end func(), err error) {
-	if deps.ProbeListen == "" {
-		return func() {}, nil
-	}
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", deps.ProbeListen)
-	if err != nil {
-		return nil, fmt.Errorf("listen for probes: %w (use --probe-listen ADDRESS)", err)
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
-	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "the API server "+deps.API.Host+" does not respond (see the log)", http.StatusServiceUnavailable)
-	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = server.Serve(listener)
-	}()
-	return func() {
-		_ = server.Close()
-		<-ended
-	}, nil
 }

@@ -43,6 +43,11 @@ func TestAwaitAPI(t *testing.T) {
 			clock := clocktesting.NewFakeClock(time.Unix(0, 0))
 			s := &started{probes: freeAddress(t)}
 			deps := Deps{API: &rest.Config{Host: "https://api.example"}, ProbeListen: s.probes, Clock: clock, Log: slog.New(slog.DiscardHandler)}
+			_, end, err := serveProbes(t.Context(), deps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(end)
 			attempts, done := make(chan int), make(chan error, 1)
 			go func() {
 				n := 0
@@ -81,11 +86,6 @@ func TestAwaitAPI(t *testing.T) {
 			if err := <-done; (err == nil) != (test.want == nil) || err != nil && err.Error() != test.want.Error() {
 				t.Errorf("it returned %v, want %v", err, test.want)
 			}
-			listener, err := net.Listen("tcp", s.probes)
-			if err != nil {
-				t.Fatalf("the address of the probes is not free for the manager: %v", err)
-			}
-			_ = listener.Close()
 		})
 	}
 	t.Run("ended", func(t *testing.T) {

@@ -9,7 +9,6 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -54,8 +52,10 @@ type Deps struct {
 	LeaderElect bool
 	// ProbeListen and MetricsListen are the addresses of /healthz and /readyz, and of /metrics; "" means none.
 	ProbeListen, MetricsListen string
-	Clock                      clock.Clock
-	Log                        *slog.Logger
+	// MetricsTokens makes /metrics need TLS and a token that may get it.
+	MetricsTokens bool
+	Clock         clock.Clock
+	Log           *slog.Logger
 }
 
 // Run waits for the API server and runs the controllers until the context ends. It returns a [definitions.NewerError]
@@ -73,6 +73,16 @@ func Run(ctx context.Context, deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
+	probes, endProbes, err := serveProbes(ctx, deps)
+	if err != nil {
+		return err
+	}
+	defer endProbes()
+	endMetrics, err := serveMetrics(ctx, deps)
+	if err != nil {
+		return err
+	}
+	defer endMetrics()
 	if err := awaitAPI(ctx, deps, func(ctx context.Context) error { return definitions.Check(ctx, direct) }); err != nil {
 		return err
 	}
@@ -94,9 +104,7 @@ func Run(ctx context.Context, deps Deps) error {
 			return fmt.Errorf("add %s: %w", c.name, err)
 		}
 	}
-	if err := addChecks(m); err != nil {
-		return fmt.Errorf("make the manager: %w", err)
-	}
+	probes.become(ready(m))
 	err = m.Start(ctx)
 	// A controller that stopped the operator says why; the end of the caller's context is none of them.
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -106,7 +114,6 @@ func Run(ctx context.Context, deps Deps) error {
 }
 
 func newManager(deps Deps, known *runtime.Scheme, lock resourcelock.Interface) (manager.Manager, error) {
-	const none = "0"
 	named := true
 	return manager.New(deps.API, manager.Options{
 		Scheme:                              known,
@@ -116,8 +123,8 @@ func newManager(deps Deps, known *runtime.Scheme, lock resourcelock.Interface) (
 		LeaderElection:                      deps.LeaderElect,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
-		HealthProbeBindAddress:              cmp.Or(deps.ProbeListen, none),
-		Metrics:                             server.Options{BindAddress: cmp.Or(deps.MetricsListen, none)},
+		// Its own servers bound neither connections nor headers.
+		Metrics: server.Options{BindAddress: "0"},
 		// controller-runtime compares names within the process, where a test may run several operators.
 		Controller: config.Controller{SkipNameValidation: &named},
 	})
@@ -138,12 +145,9 @@ func mapper(to *rest.Config, http *http.Client) (meta.RESTMapper, error) {
 // syncPatience is how long a readiness probe waits for the caches.
 const syncPatience = 100 * time.Millisecond
 
-// addChecks adds /healthz, which says that the process serves, and /readyz: the operator waits for the Lease, or its caches are synced.
-func addChecks(m manager.Manager) error {
-	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return err
-	}
-	return m.AddReadyzCheck("caches", func(request *http.Request) error {
+// ready returns what /readyz asks: the operator waits for the Lease, or its caches are synced.
+func ready(m manager.Manager) func(*http.Request) error {
+	return func(request *http.Request) error {
 		select {
 		case <-m.Elected():
 		default:
@@ -155,5 +159,5 @@ func addChecks(m manager.Manager) error {
 			return errors.New("the caches are not synced: the API server is away, or refuses a list or watch (see the log)")
 		}
 		return nil
-	})
+	}
 }

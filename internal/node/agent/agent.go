@@ -81,9 +81,9 @@ type Deps struct {
 	// Config is the configuration, which follows its sources; Run runs it.
 	Config   *configwatch.Watcher
 	Hardware hardware.Machine
-	// API and Kube are nil for an agent that publishes nothing (standalone).
-	API  dynamic.Interface
-	Kube kubernetes.Interface
+	// API and Kube are nil for an agent that publishes nothing (standalone). MetricsAPI is that of serve.Deps.
+	API              dynamic.Interface
+	Kube, MetricsAPI kubernetes.Interface
 	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (validationfiles.In).
 	Namespace, Stack, ValidationFiles string
 	Clock                             clock.WithTicker
@@ -486,7 +486,7 @@ func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	a.reports.liveness = serve.NewLiveness(a.deps.Clock)
 	a.reports.server = serve.New(serve.Deps{
 		NodeName: a.config.NodeName, Simulated: a.deps.Hardware.Simulated, Vendors: a.deps.Hardware.Traits(), StateDir: a.config.StateDir,
-		Instance: cmp.Or(a.deps.Instance, pages.DefaultInstance()), MetricsListen: a.config.MetricsListen, Compared: a.compared,
+		Instance: cmp.Or(a.deps.Instance, pages.DefaultInstance()), MetricsListen: a.config.MetricsListen, MetricsAPI: a.deps.MetricsAPI, Compared: a.compared,
 		State: serve.State{
 			Inventory: a.node.inventory.Current, Holdings: a.node.ledger.Holdings, Units: a.devices.allocatable.Units, Offers: a.offers, MIG: a.changes.partition.Statuses,
 			Daemon: a.changes.mps.Status, Config: a.deps.Config.Current, Plugin: a.devices.plugin.Stats, Problems: a.reports.list.All, InjectionKnown: a.devices.injection.Known,

@@ -20,6 +20,8 @@ import (
 var ErrUnavailable = errors.New("the MPS supervisor does not answer")
 
 const (
+	// requestTime bounds a request.
+	requestTime    = 10 * time.Second
 	clientRetry    = 100 * time.Millisecond
 	clientRetryMax = time.Second
 	// grace is how long Watch waits for a supervisor to come back before it reports the daemons as Failed.

@@ -11,18 +11,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// The limits of the socket. Its clients are the node's agents, two of them during an upgrade.
-const (
-	maxConnections = 32
-	maxHeader      = 16 << 10
-	requestTime    = 10 * time.Second
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 // The paths of version 1.
@@ -64,7 +57,7 @@ func (s *Supervisor) serve(ctx context.Context, leave func()) error {
 		leave()
 		return err
 	}
-	server := &http.Server{Handler: s.handler(), ReadTimeout: requestTime, MaxHeaderBytes: maxHeader}
+	server := httpserver.New(httpserver.Options{Handler: s.handler()})
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
@@ -98,42 +91,7 @@ func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
 		err := conn.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), 0o600) })
 		return errors.Join(err, chmod)
 	}}
-	listener, err := config.Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return &bounded{Listener: listener, slots: make(chan struct{}, maxConnections)}, nil
-}
-
-// bounded is a listener with a bounded number of open connections; more are closed at once.
-type bounded struct {
-	net.Listener
-	slots chan struct{}
-}
-
-func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		conn, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case b.slots <- struct{}{}:
-			return &boundedConn{Conn: conn, free: sync.OnceFunc(func() { <-b.slots })}, nil
-		default:
-			conn.Close()
-		}
-	}
-}
-
-type boundedConn struct {
-	net.Conn
-	free func()
-}
-
-func (c *boundedConn) Close() error {
-	defer c.free()
-	return c.Conn.Close()
+	return config.Listen(ctx, "unix", path)
 }
 
 func (s *Supervisor) handler() http.Handler {
@@ -183,14 +141,10 @@ func (s *Supervisor) getStatus(w http.ResponseWriter, _ *http.Request) {
 // writes only the last.
 func (s *Supervisor) getWatch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/jsonl")
-	control, lines := http.NewResponseController(w), json.NewEncoder(w)
-	// The server's deadline bounds the reading of requests; this one has been read.
-	if control.SetReadDeadline(time.Time{}) != nil {
-		return
-	}
+	lines := httpserver.NewLines(w)
 	for {
 		now, changed := s.report()
-		if control.SetWriteDeadline(time.Now().Add(requestTime)) != nil || lines.Encode(now) != nil || control.Flush() != nil {
+		if lines.Write(now) != nil {
 			return
 		}
 		select {

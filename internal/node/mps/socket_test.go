@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 // TestRefusals checks that the error names what is wrong with a set and the fix, and that the last valid set stays in
@@ -99,26 +101,26 @@ func TestGenerations(t *testing.T) {
 	s.set()
 }
 
-// TestManyConnections checks that one client that opens many connections does not lock out the agent permanently.
+// TestManyConnections checks that one client that opens many connections does not lock out the agent.
 func TestManyConnections(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
 	s.ask()
 	var open []net.Conn
-	for range maxConnections + 10 {
+	for range httpserver.Connections + 10 {
 		conn, err := net.Dial("unix", SocketPath(n.root))
 		n.check(err)
 		open = append(open, conn)
 	}
-	// The last one is closed by the supervisor, the first ones wait for their request.
-	n.check(open[len(open)-1].SetReadDeadline(time.Now().Add(timeout)))
-	if _, err := open[len(open)-1].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	s.ask()
+	// The first ones are closed for the last ones.
+	n.check(open[0].SetReadDeadline(time.Now().Add(timeout)))
+	if _, err := open[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("one connection too many: %v", err)
 	}
 	for _, conn := range open {
 		conn.Close()
 	}
-	s.ask()
 }
 
 // TestNoSupervisor checks that the error names the program that has to run.

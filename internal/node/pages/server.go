@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 const (
@@ -29,11 +31,8 @@ const (
 
 	// lookInterval is the time between two checks of which process serves Name.
 	lookInterval = time.Second
-	// headerTimeout bounds how slowly a client may send its request, and dialTimeout how long
-	// a socket may take to accept a connection.
-	headerTimeout = 5 * time.Second
-	dialTimeout   = time.Second
-	maxHeader     = 16 << 10
+	// dialTimeout is how long a socket may take to accept a connection.
+	dialTimeout = time.Second
 	// maxPath is the longest path of a socket on Linux.
 	maxPath = 107
 )
@@ -62,10 +61,7 @@ func Serve(ctx context.Context, deps ServerDeps, listening func()) error {
 		return fmt.Errorf("listen on %s: %w", s.own, err)
 	}
 	defer s.leave()
-	server := &http.Server{
-		Handler: onlyRoot(deps.Handler, os.Geteuid()), ConnContext: withPeer,
-		ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader,
-	}
+	server := httpserver.New(httpserver.Options{Handler: onlyRoot(deps.Handler, os.Geteuid()), ConnContext: withPeer, Log: deps.Log})
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	defer server.Close()
@@ -251,7 +247,11 @@ type peerKey struct{}
 
 // withPeer stores the UID of the connecting process, according to the kernel.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	socket, ok := conn.(*net.UnixConn)
+	bounded, is := conn.(interface{ NetConn() net.Conn })
+	if !is {
+		return ctx
+	}
+	socket, ok := bounded.NetConn().(*net.UnixConn)
 	if !ok {
 		return ctx
 	}

@@ -33,6 +33,7 @@ const Usage = `usage: workload COMMAND
   beat [DIR]                print a number and the result of opening each of these devices every 50 ms
   mounts                    print the mount points
   forward FD ADDRESS        forward connections to an inherited socket to an address
+  flood ADDRESS...          attack these servers, print how often every second; https://ADDRESS also with tokens
   api PATH                  query the API server as the pod's service account, print the answer
   mps                       connect to the simulated MPS daemon in CUDA_MPS_PIPE_DIRECTORY, print what is
                             granted, and stay until the daemon ends; ends at SIGTERM
@@ -70,7 +71,7 @@ func run(args []string, stdout io.Writer) error {
 		return errUsage
 	}
 	command, args := args[0], args[1:]
-	need := map[string]int{"api": 1, "ls": 1, "cat": 1, "open": 1, "mknod": 3, "stat": 1, "forward": 2, "exit": 1}
+	need := map[string]int{"api": 1, "ls": 1, "cat": 1, "open": 1, "mknod": 3, "stat": 1, "forward": 2, "flood": 1, "exit": 1}
 	if len(args) < need[command] {
 		return errUsage
 	}
@@ -117,6 +118,8 @@ func run(args []string, stdout io.Writer) error {
 		return cat("/proc/self/mountinfo", stdout)
 	case "forward":
 		return forward(args[0], args[1])
+	case "flood":
+		return flood(args, stdout)
 	case "api":
 		return askAPI(args[0], stdout)
 	case "mps":

@@ -50,6 +50,7 @@ func TestInstallChart(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	t.Run("Flood", func(t *testing.T) { testFlood(t, i) })
 	t.Run("SecondRelease", func(t *testing.T) { testSecondRelease(t, i) })
 	t.Run("Definitions", func(t *testing.T) { testDefinitions(t, i) })
 	t.Run("ChangeNothingOfPods", func(t *testing.T) { testChangeNothingOfPods(t, i) })

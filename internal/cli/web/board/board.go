@@ -19,9 +19,10 @@ type Input struct {
 	Time     time.Time
 	Filter   v1alpha1.BoardFilter
 	GPUNodes []v1alpha1.GPUNode
-	// Nodes and Pods are nil where they could not be read. Pods has those of the namespaces that the user may list.
+	// Nodes are nil where they could not be read.
 	Nodes []corev1.Node
-	Pods  []corev1.Pod
+	// Bound are when pods with devices were bound, by UID.
+	Bound map[string]*metav1.Time
 	// Agents says by node whether a pod of the agent is ready there; nil where that is not known.
 	Agents map[string]bool
 	// Samples are the measurements of nodes, by name, as far as they were read.
@@ -61,7 +62,6 @@ const (
 type builder struct {
 	in    *Input
 	nodes map[string]*corev1.Node
-	bound map[string]*metav1.Time // by UID of the pod
 	may   map[string]bool
 	board *v1alpha1.Board
 	held  map[string]*holdings
@@ -75,7 +75,7 @@ type builder struct {
 // Build computes a board.
 func Build(in *Input) *v1alpha1.Board {
 	b := &builder{
-		in: in, nodes: map[string]*corev1.Node{}, bound: map[string]*metav1.Time{}, may: map[string]bool{},
+		in: in, nodes: map[string]*corev1.Node{}, may: map[string]bool{},
 		held: map[string]*holdings{},
 		board: &v1alpha1.Board{
 			TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindBoard), Time: metav1.NewTime(in.Time.UTC().Truncate(time.Second)), Filter: in.Filter,
@@ -85,9 +85,6 @@ func Build(in *Input) *v1alpha1.Board {
 	}
 	for i := range in.Nodes {
 		b.nodes[in.Nodes[i].Name] = &in.Nodes[i]
-	}
-	for i := range in.Pods {
-		b.bound[string(in.Pods[i].UID)] = boundAt(&in.Pods[i])
 	}
 	nodes := make([]*v1alpha1.GPUNode, 0, len(in.GPUNodes))
 	for i := range in.GPUNodes {
@@ -106,8 +103,8 @@ func Build(in *Input) *v1alpha1.Board {
 	return b.board
 }
 
-// boundAt is when a pod was bound to its node.
-func boundAt(pod *corev1.Pod) *metav1.Time {
+// BoundAt is when a pod was bound to its node.
+func BoundAt(pod *corev1.Pod) *metav1.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
 			return &c.LastTransitionTime
@@ -303,7 +300,7 @@ func (b *builder) device(offer *v1alpha1.DeviceOffer, holders []v1alpha1.Holder,
 
 // holder returns a holder, without its names where the user may not see them.
 func (b *builder) holder(h *v1alpha1.Holder) v1alpha1.BoardHolder {
-	made := v1alpha1.BoardHolder{Kind: h.Kind, Share: h.Share, Since: b.bound[h.PodUID]}
+	made := v1alpha1.BoardHolder{Kind: h.Kind, Share: h.Share, Since: b.in.Bound[h.PodUID]}
 	if h.Namespace == "" {
 		return made // Maintenance
 	}
@@ -313,7 +310,7 @@ func (b *builder) holder(h *v1alpha1.Holder) v1alpha1.BoardHolder {
 	}
 	made.Namespace, made.Name = h.Namespace, short(cmp.Or(h.Pod, h.Claim))
 	if made.Since == nil && len(h.Pods) > 0 {
-		made.Since = b.bound[h.Pods[0].UID]
+		made.Since = b.in.Bound[h.Pods[0].UID]
 	}
 	return made
 }

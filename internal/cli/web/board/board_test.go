@@ -3,6 +3,7 @@ package board
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -53,6 +54,11 @@ func testPod(name string, bound time.Time) corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short, UID: types.UID("uid-" + name)},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(bound)}}},
 	}
+}
+
+// boundOf says when a pod was bound.
+func boundOf(pod corev1.Pod) map[string]*metav1.Time {
+	return map[string]*metav1.Time{string(pod.UID): BoundAt(&pod)}
 }
 
 func readyNode(name string, status corev1.ConditionStatus) corev1.Node {
@@ -175,7 +181,7 @@ func TestGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			made := Build(&Input{
 				Time: start, GPUNodes: []v1alpha1.GPUNode{test.node}, May: test.may, Samples: map[string]*v1alpha1.GPUSamples{"a": test.samples},
-				Pods: []corev1.Pod{testPod("team/train", start.Add(30*time.Minute))},
+				Bound: boundOf(testPod("team/train", start.Add(30*time.Minute))),
 			})
 			var got []string
 			for i := range made.Nodes[0].GPUs {
@@ -389,7 +395,6 @@ func TestHidden(t *testing.T) {
 			t.Fatalf("a name of a hidden namespace is shown:\n%s", first)
 		}
 		random.Shuffle(len(in.GPUNodes), func(i, k int) { in.GPUNodes[i], in.GPUNodes[k] = in.GPUNodes[k], in.GPUNodes[i] })
-		random.Shuffle(len(in.Pods), func(i, k int) { in.Pods[i], in.Pods[k] = in.Pods[k], in.Pods[i] })
 		if second := encode(t, Build(in)); first != second {
 			t.Fatalf("the order of the objects changes the board:\n%s", cmp.Diff(first, second))
 		}
@@ -406,7 +411,7 @@ func encode(t *testing.T, b *v1alpha1.Board) string {
 }
 
 func randomInput(random *rand.Rand) *Input {
-	in := &Input{Time: start, Reasons: Reasons{Pods: map[string]*v1alpha1.Why{}}}
+	in := &Input{Time: start, Bound: map[string]*metav1.Time{}, Reasons: Reasons{Pods: map[string]*v1alpha1.Why{}}}
 	namespaces := []string{"team", "hidden-1", "hidden-2"}
 	pod := func() string {
 		namespace := namespaces[random.IntN(len(namespaces))]
@@ -424,7 +429,7 @@ func randomInput(random *rand.Rand) *Input {
 					held(d, name)
 					d.Health.Causes = append(d.Health.Causes, v1alpha1.Cause{Code: "ORPHAN", Message: "held by " + name, Recover: "delete pod " + name})
 					d.Offered.Draining = name + " ends"
-					in.Pods = append(in.Pods, testPod(name, start))
+					maps.Copy(in.Bound, boundOf(testPod(name, start)))
 				}
 				if random.IntN(3) == 0 {
 					namespace, name, _ := strings.Cut(pod(), "/")

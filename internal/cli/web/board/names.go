@@ -2,7 +2,6 @@ package board
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -71,18 +70,35 @@ func (b *builder) hides(token string, called bool) bool {
 // Namespaces returns the namespaces of all holders.
 func Namespaces(nodes []v1alpha1.GPUNode) map[string]bool {
 	found := map[string]bool{}
+	eachHolder(nodes, func(h *v1alpha1.Holder) { found[h.Namespace] = true })
+	delete(found, "")
+	return found
+}
+
+// Holders returns the UIDs of the pods that hold devices.
+func Holders(nodes []v1alpha1.GPUNode) map[string]bool {
+	found := map[string]bool{}
+	eachHolder(nodes, func(h *v1alpha1.Holder) {
+		found[h.PodUID] = true
+		for i := range h.Pods {
+			found[h.Pods[i].UID] = true
+		}
+	})
+	return found
+}
+
+func eachHolder(nodes []v1alpha1.GPUNode, visit func(*v1alpha1.Holder)) {
 	for i := range nodes {
 		for k := range nodes[i].Status.Devices {
 			d := &nodes[i].Status.Devices[k]
-			holders := slices.Clone(d.Holders)
-			for m := range d.MIGDevices {
-				holders = append(holders, d.MIGDevices[m].Holders...)
+			for h := range d.Holders {
+				visit(&d.Holders[h])
 			}
-			for h := range holders {
-				found[holders[h].Namespace] = true
+			for m := range d.MIGDevices {
+				for h := range d.MIGDevices[m].Holders {
+					visit(&d.MIGDevices[m].Holders[h])
+				}
 			}
 		}
 	}
-	delete(found, "")
-	return found
 }

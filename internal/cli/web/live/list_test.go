@@ -43,7 +43,8 @@ func TestList(t *testing.T) {
 		return false, nil, nil
 	})
 	pods := client.Resource(corev1.SchemeGroupVersion.WithResource("pods"))
-	list := New[corev1.Pod](t.Context(), client, client, corev1.SchemeGroupVersion.WithResource("pods"))
+	list := New[corev1.Pod](t.Context(), client, client, corev1.SchemeGroupVersion.WithResource("pods"), nil)
+	list.share = 0
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	get := func() (text string, all []corev1.Pod) {
@@ -102,7 +103,7 @@ func TestList(t *testing.T) {
 func TestRefusedList(t *testing.T) {
 	client := fake.NewSimpleDynamicClient(scheme.Scheme)
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("forbidden") })
-	if _, err := New[corev1.Pod](t.Context(), client, client, corev1.SchemeGroupVersion.WithResource("pods")).Get(t.Context()); err == nil {
+	if _, err := New[corev1.Pod](t.Context(), client, client, corev1.SchemeGroupVersion.WithResource("pods"), nil).Get(t.Context()); err == nil {
 		t.Error("want an error")
 	}
 }
@@ -120,7 +121,7 @@ func TestListEnds(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := New[corev1.Pod](t.Context(), client, client, corev1.SchemeGroupVersion.WithResource("pods")).Get(ctx); err == nil {
+	if _, err := New[corev1.Pod](t.Context(), client, client, corev1.SchemeGroupVersion.WithResource("pods"), nil).Get(ctx); err == nil {
 		t.Error("want an error")
 	}
 }

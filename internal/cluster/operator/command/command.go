@@ -39,8 +39,15 @@ type flags struct {
 	elect      bool
 	probes     string
 	metrics    string
+	auth       string
 	verbose    bool
 }
+
+// The values of --metrics-auth.
+const (
+	authNone       = "none"
+	authKubernetes = "kubernetes"
+)
 
 // New returns the command line of berth-operator.
 func New(deps Deps) *cobra.Command {
@@ -93,6 +100,7 @@ Of several replicas one acts: the one that holds the Lease berth-operator. It se
 	set.BoolVar(&f.elect, "leader-elect", true, "act only while holding the Lease berth-operator; without it run only one replica")
 	set.StringVar(&f.probes, "probe-listen", ":8081", "serve /healthz and /readyz on `ADDRESS`; empty for no address")
 	set.StringVar(&f.metrics, "metrics-listen", ":8080", "serve /metrics on `ADDRESS`; empty for no address")
+	set.StringVar(&f.auth, "metrics-auth", authNone, "who may read /metrics: none asks for nothing; kubernetes serves it with TLS to clients whose token may get the nonResourceURL /metrics")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log at level debug")
 	return root
 }
@@ -100,6 +108,9 @@ Of several replicas one acts: the one that holds the Lease berth-operator. It se
 func (f *flags) run(cmd *cobra.Command, deps Deps) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if f.auth != authNone && f.auth != authKubernetes {
+		return fmt.Errorf("--metrics-auth %s: want %s or %s", f.auth, authNone, authKubernetes)
+	}
 	level := slog.LevelInfo
 	if f.verbose {
 		level = slog.LevelDebug
@@ -121,7 +132,7 @@ func (f *flags) run(cmd *cobra.Command, deps Deps) error {
 		return err
 	}
 	return operator.Run(ctx, operator.Deps{API: api, Namespace: namespace, Identity: identity, LeaderElect: f.elect, ProbeListen: f.probes, MetricsListen: f.metrics,
-		Clock: clock.RealClock{}, Log: slog.New(handler)})
+		MetricsTokens: f.auth == authKubernetes, Clock: clock.RealClock{}, Log: slog.New(handler)})
 }
 
 // identityOf returns the name of this process as the holder of the Lease. In a pod it is the pod's: the container that a restart makes

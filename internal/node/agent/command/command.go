@@ -122,12 +122,12 @@ func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, l
 	if err != nil {
 		return err
 	}
-	kube, err := o.Clientset(watcher.Base())
+	kube, metrics, err := o.Clientsets(watcher.Base())
 	if err != nil {
 		return err
 	}
 	a, err := agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, API: watcher.API(), Kube: kube, Namespace: os.Getenv("POD_NAMESPACE"), Stack: o.Stack, ValidationFiles: o.ValidationFiles, HookSource: hook,
+		Config: watcher, Hardware: machine, API: watcher.API(), Kube: kube, MetricsAPI: metrics, Namespace: os.Getenv("POD_NAMESPACE"), Stack: o.Stack, ValidationFiles: o.ValidationFiles, HookSource: hook,
 		Instance: cmp.Or(o.Instance, pages.DefaultInstance()), Log: log,
 	})
 	if err != nil {

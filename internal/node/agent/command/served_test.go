@@ -24,11 +24,14 @@ func TestManifestServesPages(t *testing.T) {
 		Spec              struct {
 			Selector            metav1.LabelSelector `json:"selector"`
 			PodMetricsEndpoints []struct {
-				Port        string           `json:"port"`
-				Path        string           `json:"path"`
-				Interval    string           `json:"interval"`
-				HonorLabels bool             `json:"honorLabels"`
-				Relabelings []map[string]any `json:"relabelings"`
+				Port          string           `json:"port"`
+				Path          string           `json:"path"`
+				Interval      string           `json:"interval"`
+				HonorLabels   bool             `json:"honorLabels"`
+				Scheme        string           `json:"scheme"`
+				TLSConfig     map[string]any   `json:"tlsConfig"`
+				Authorization map[string]any   `json:"authorization"`
+				Relabelings   []map[string]any `json:"relabelings"`
 			} `json:"podMetricsEndpoints"`
 		} `json:"spec"`
 	}
@@ -51,7 +54,8 @@ func TestManifestServesPages(t *testing.T) {
 	if err != nil || !selector.Matches(labels.Set(set.Spec.Template.Labels)) || monitor.Namespace != set.Namespace {
 		t.Errorf("the PodMonitor selects %v in %s (%v), which the DaemonSet's pods are not", selector, monitor.Namespace, err)
 	}
-	if endpoints := monitor.Spec.PodMetricsEndpoints; len(endpoints) != 1 || endpoints[0].Port != container.Ports[0].Name || endpoints[0].Path != "/metrics" {
+	// With every option it is served to clients with a token.
+	if endpoints := monitor.Spec.PodMetricsEndpoints; len(endpoints) != 1 || (o.MetricsAuth == flags.AuthKubernetes) != (endpoints[0].Scheme == "https") || endpoints[0].Port != container.Ports[0].Name || endpoints[0].Path != "/metrics" {
 		t.Errorf("the PodMonitor scrapes %+v", endpoints)
 	}
 	var env []string

@@ -80,7 +80,7 @@ that are empty then: /opt/berth, /run/berth and /var/lib/berth.`,
 			if err != nil {
 				return fmt.Errorf("%w; uninstall --standalone removes only the files of this node", err)
 			}
-			kube, err := o.Clientset(config)
+			kube, _, err := o.Clientsets(config)
 			if err != nil {
 				return err
 			}

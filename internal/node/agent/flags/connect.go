@@ -19,11 +19,27 @@ const (
 	clientBurst = 100
 )
 
-// Clientset returns a client of the API server for the types of Kubernetes, or nil when standalone.
-func (f *Flags) Clientset(config *v1alpha1.AgentConfig) (kubernetes.Interface, error) {
-	if config.Standalone {
-		return nil, nil
+// Clientsets returns a client of the API server for the types of Kubernetes, or nil when standalone, and the client that asks about the
+// tokens of those who read /metrics, or nil where they need none. It is one of its own: whoever sends tokens must not delay the agent's
+// other requests.
+func (f *Flags) Clientsets(config *v1alpha1.AgentConfig) (kube, metrics kubernetes.Interface, err error) {
+	switch {
+	case f.MetricsAuth != AuthNone && f.MetricsAuth != AuthKubernetes:
+		return nil, nil, fmt.Errorf("--metrics-auth %s: want %s or %s", f.MetricsAuth, AuthNone, AuthKubernetes)
+	case config.Standalone && f.MetricsAuth == AuthKubernetes:
+		return nil, nil, errors.New("--metrics-auth kubernetes needs an API server, and --standalone works without one (leave out one of them)")
+	case config.Standalone:
+		return nil, nil, nil
+	case f.MetricsAuth == AuthKubernetes:
+		if metrics, err = f.clientset(); err != nil {
+			return nil, nil, err
+		}
 	}
+	kube, err = f.clientset()
+	return kube, metrics, err
+}
+
+func (f *Flags) clientset() (kubernetes.Interface, error) {
 	to, err := f.server()
 	if err != nil {
 		return nil, err

@@ -28,11 +28,18 @@ type Flags struct {
 	Stack      string
 	// ValidationFiles is a directory.
 	ValidationFiles string
+	MetricsAuth     string
 	Verbose         bool
 	Config          v1alpha1.AgentConfig
 	// Find sets what neither the file nor a flag has and this machine shows; nil for nothing.
 	Find func(*v1alpha1.AgentConfig)
 }
+
+// The values of --metrics-auth.
+const (
+	AuthNone       = "none"
+	AuthKubernetes = "kubernetes"
+)
 
 // Bind adds a flag for each setting that usually depends on the machine; the others are in the file only.
 func (f *Flags) Bind(cmd *cobra.Command) {
@@ -58,6 +65,7 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.Stack, "stack", "", "read the settings of the validation gate from `FILE`, the spec of a GPUStack; without it, and outside a pod ($POD_NAMESPACE), there is no gate")
 	flags.StringVar(&f.ValidationFiles, "validation-files", "", "write driver-ready, toolkit-ready, plugin-ready and cuda-ready to `DIR` for programs that wait for those of NVIDIA's GPU operator, which are in /run/nvidia/validations")
 	flags.StringVar(&f.Config.MetricsListen, "metrics-listen", "", "serve /metrics, and nothing else, on `ADDRESS` (default: no address)")
+	flags.StringVar(&f.MetricsAuth, "metrics-auth", AuthNone, "who may read /metrics of --metrics-listen: none asks for nothing; kubernetes serves it with TLS to clients whose token may get the nonResourceURL /metrics")
 	flags.BoolVar(&f.Config.DCGMNames, "dcgm-names", false, "also serve the metrics under dcgm-exporter's names and labels")
 	flags.StringVar(&f.Config.DCGMCountersFile, "dcgm-counters-file", "", "also serve the fields that `FILE` lists in the form of dcgm-exporter (FIELD, type, help)")
 	flags.BoolVar(&f.Config.Standalone, "standalone", false, "run without an API server: publish no GPUNode, labels, events or conditions")

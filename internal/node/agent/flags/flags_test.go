@@ -100,7 +100,7 @@ func TestClientsetBurst(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	client, err := (&Flags{Kubeconfig: file}).Clientset(&v1alpha1.AgentConfig{})
+	client, _, err := (&Flags{Kubeconfig: file, MetricsAuth: AuthNone}).Clientsets(&v1alpha1.AgentConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

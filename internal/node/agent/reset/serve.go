@@ -1,7 +1,6 @@
 package reset
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -9,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/httpserver"
 )
 
 // ServeHTTP serves the command: POST with the parameters gpu and wait. The response is a line of JSON for each step,
@@ -32,10 +32,9 @@ func (r *Resetter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	encoder := json.NewEncoder(w)
+	lines := httpserver.NewLines(w)
 	send := func(line v1alpha1.GPUResetLine) {
-		_ = encoder.Encode(line) // The client may have disconnected; a reset that has begun continues.
-		_ = http.NewResponseController(w).Flush()
+		_ = lines.Write(line) // The client may have disconnected; a reset that has begun continues.
 	}
 	var steps []v1alpha1.GPUResetStep
 	result, err := r.reset(request.Context(), reference, wait, func(message string) {

@@ -25,10 +25,13 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/httpserver"
+	"github.com/berth-gpu/berth/internal/httpserver/tokens"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -39,12 +42,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-const (
-	// pageTimeout bounds how slowly a scraper may send its request, as net/http's ReadHeaderTimeout does.
-	pageTimeout = 5 * time.Second
-	// pageRetry is the time between two attempts to create the socket of the pages.
-	pageRetry = 5 * time.Second
-)
+// pageRetry is the time between two attempts to create the socket of the pages.
+const pageRetry = 5 * time.Second
 
 // DebugState is the content of /debug/state: the inventory, the ledger, and the data derived from them. It names pods
 // of all tenants, so it is on the socket only.
@@ -101,8 +100,10 @@ type Deps struct {
 	Vendors []gpu.Traits
 	// StateDir has the socket of this Instance.
 	StateDir, Instance string
-	// MetricsListen is the address of /metrics alone; empty for none.
+	// MetricsListen is the address of /metrics alone; empty for none. With an API server in MetricsAPI it has TLS, and needs a token that
+	// may get it.
 	MetricsListen string
+	MetricsAPI    kubernetes.Interface
 	// Compared is set once the ledger was first compared with the node.
 	Compared *signal.Ready
 	State    State
@@ -152,20 +153,30 @@ func (s *Server) serveSocket(ctx context.Context) error {
 	}
 }
 
-// serveMetrics serves /metrics alone to any client that reaches the address.
+// serveMetrics serves /metrics alone, on an address that other machines can reach.
 func (s *Server) serveMetrics(ctx context.Context) error {
 	if s.deps.MetricsListen == "" {
 		return nil
 	}
+	options := httpserver.Options{Log: s.deps.Log}
+	page := s.deps.Metrics
+	if s.deps.MetricsAPI != nil {
+		page = tokens.NewGuard(page, s.deps.MetricsAPI, s.deps.Clock)
+		var err error
+		if options.TLS, err = httpserver.SelfSigned("berth-agent", s.deps.Clock.Now()); err != nil {
+			return fmt.Errorf("serve metrics: %w", err)
+		}
+	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", s.deps.Metrics)
+	mux.Handle("GET /metrics", page)
+	options.Handler = mux
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.deps.MetricsListen)
 	if err != nil {
 		err = fmt.Errorf("serve metrics: %w (choose another address with --metrics-listen)", err)
 		s.deps.Report("metrics", gpu.Cause{Code: "LISTEN_FAILED", Message: err.Error()})
 		return nil
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: pageTimeout}
+	server := httpserver.New(options)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	s.deps.Log.Info("Started serving metrics", "address", listener.Addr().String())

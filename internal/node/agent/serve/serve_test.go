@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -204,6 +206,37 @@ func TestMetricsAlone(t *testing.T) {
 	defer n.mu.Unlock()
 	if len(n.problems["metrics"]) != 0 {
 		t.Errorf("the first one reports %v", n.problems)
+	}
+}
+
+// TestMetricsForTokens checks that with an API server the address for Prometheus has TLS and wants a token, and the socket does not.
+func TestMetricsForTokens(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	s, _ := server(t, func(_ *node, d *Deps) { d.MetricsListen, d.MetricsAPI = address, fake.NewClientset() })
+	go s.Run(t.Context())
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		response, err := client.Get("https://" + address + "/metrics")
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode != http.StatusUnauthorized {
+				t.Errorf("without a token: %d", response.StatusCode)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	recorder := httptest.NewRecorder()
+	s.Handler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	if recorder.Code != http.StatusOK {
+		t.Errorf("on the socket: %d", recorder.Code)
 	}
 }
 
