@@ -44,6 +44,9 @@ func testFromPrevious(t *testing.T, i *installed) {
 		if err != nil || len(before) != len(i.Nodes())+1 {
 			t.Fatalf("the pods are %v, %v; want the agents and the operator", before, err)
 		}
+		for _, node := range i.Nodes() {
+			i.waitFull(t, node) // Also after the pod of the move before.
+		}
 		stop, began := i.sampleFull(t), time.Now()
 		if _, err := i.Helm(ctx, nil, args...); err != nil {
 			t.Fatal(err)
