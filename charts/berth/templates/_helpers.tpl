@@ -112,7 +112,12 @@ resources:
 
 {{/* The address and port of /metrics: include "berth.metricsListen" .Values.agent. */}}
 {{- define "berth.metricsListen" -}}
-{{- $address := .metricsAddress -}}
+{{- $address := .metricsAddress | default "" -}}
 {{- if contains ":" $address }}{{ $address = printf "[%s]" $address }}{{ end -}}
 {{ $address }}:{{ .metricsPort }}
+{{- end -}}
+
+{{/* Who may read /metrics, none with the values of a release from before there was a choice: include "berth.metricsAuth" $. */}}
+{{- define "berth.metricsAuth" -}}
+{{- dig "auth" "none" (.Values.metrics | default dict) -}}
 {{- end -}}
