@@ -319,6 +319,7 @@ func (a *Agent) wireDevices() error {
 		Dir:    a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
 		Extras: actor.Noted(a.deps.Fault, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
 		Hook: keepHook, Watch: func(ctx context.Context) <-chan struct{} {
+			_ = os.MkdirAll(a.config.CDIDir, 0o755) // A folder that is made later is found later, and is then compared once more.
 			return filewatch.Watch(ctx, filewatch.Deps{Files: cdi.Files(a.config.CDIDir, hook), Ops: filewatch.Gone, Pause: time.Second, Clock: a.deps.Clock, Log: a.log("cdi")})
 		},
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,

@@ -427,20 +427,24 @@ func TestFailedWriteIsRepeated(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
-		time.Sleep(time.Hour)
-		if n := w.saves; n < 60 || n > 75 {
-			t.Errorf("%d attempts in an hour", n)
+		after := func(pause time.Duration) (saves int, problems []gpu.Cause) {
+			time.Sleep(pause)
+			synctest.Wait()
+			w.set(func() { saves, problems = w.saves, w.problems["units"] })
+			return saves, problems
+		}
+		if n, problems := after(time.Hour); n < 60 || n > 75 || len(problems) != 1 {
+			t.Errorf("%d attempts in an hour, problems %v", n, problems)
 		}
 		if err := os.Remove(w.dir); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
-		n := w.saves
-		if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(w.problems["units"]) != 0 {
-			t.Errorf("on disk: %v, %v; problems %v", kept, result, w.problems)
+		n, problems := after(time.Minute)
+		if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(problems) != 0 {
+			t.Errorf("on disk: %v, %v; problems %v", kept, result, problems)
 		}
-		if time.Sleep(time.Hour); w.saves != n {
-			t.Errorf("it was written %d times more", w.saves-n)
+		if more, _ := after(time.Hour); more != n {
+			t.Errorf("it was written %d times more", more-n)
 		}
 		cancel()
 		if err := <-done; err != nil {

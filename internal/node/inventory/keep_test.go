@@ -198,7 +198,9 @@ func TestUnwritableHealth(t *testing.T) {
 			if err := os.Remove(blocked); err != nil {
 				t.Fatal(err)
 			}
+			found.mu.Lock()
 			before := found.times[inventory.UnsavedSource]
+			found.mu.Unlock()
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if got := found.of(inventory.UnsavedSource); got != "" || before > 70 {

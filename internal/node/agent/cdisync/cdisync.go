@@ -156,6 +156,10 @@ func (s *Syncer) Run(ctx context.Context) error {
 	var touched <-chan struct{}
 	if s.deps.Watch != nil {
 		touched = s.deps.Watch(ctx)
+		select {
+		case <-touched: // What has changed before, the first comparison sees.
+		default:
+		}
 	}
 	done := make(chan outcome, 1)
 	var late <-chan time.Time
