@@ -426,6 +426,7 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 	r.holds.remove(uid)
 	g.view, g.refused, g.ready, g.dirty = nil, nil, false, true
 	g.changes++
+	g.wakeAt(r.clock.Now()) // Another member may take its place, and the event of its end may have come before.
 	var out released
 	if g.plan != nil && g.plan.nodes[uid] != "" {
 		if g.plan.permitted {

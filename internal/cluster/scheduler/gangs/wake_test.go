@@ -70,6 +70,32 @@ func TestWoken(t *testing.T) {
 			tried, _ := w.look()
 			return tried
 		}, "0"},
+		"a member with a node leaves the gang": {func(_ *testing.T, w *world) string {
+			for i := range 3 {
+				w.set(pod(i, 3, "n0"))
+			}
+			w.set(pod(3, 3, ""))
+			w.look()
+			other := pod(1, 3, "n0")
+			other.Labels = nil
+			w.set(other)
+			w.clock.Step(time.Second)
+			tried, _ := w.look()
+			return tried
+		}, "3"},
+		"a member with a node is gone, which is known late": {func(_ *testing.T, w *world) string {
+			for i := range 3 {
+				w.set(pod(i, 3, "n0"))
+			}
+			w.set(pod(3, 3, ""))
+			w.look()
+			w.gone(pod(1, 3, "n0"), false)
+			w.look()
+			w.answered(pod(1, 3, "n0"), nil)
+			w.clock.Step(time.Second)
+			tried, _ := w.look()
+			return tried
+		}, "3"},
 		"the status of a member changes": {func(_ *testing.T, w *world) string {
 			changed := pod(1, 3, "")
 			changed.Status.Message = "waits"
