@@ -23,10 +23,11 @@ type question struct {
 	absent map[types.UID]bool
 	masks  map[string]mask
 	// held is what is held for others, left what the gang can use of nodes where places are reserved for others.
-	held    []*hold
-	left    map[string]v1.ResourceList
-	version uint64
-	freed   uint64
+	held     []*hold
+	promised []gangplanner.Place
+	left     map[string]v1.ResourceList
+	version  uint64
+	freed    uint64
 	// pause is how long the gang waits before it is planned again, if it is refused.
 	pause time.Duration
 	// changes is the number of changes of the gang that the question knows of.
@@ -93,9 +94,10 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 
 // ask returns what to plan for a gang. The caller holds the lock.
 func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) question {
+	held := r.holds.others(&seeker{key: g.key, priority: priority})
 	return question{
 		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
-		held: r.holds.others(&seeker{key: g.key, priority: priority}), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
+		held: held, promised: r.promised(held), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
 	}
 }
 
@@ -272,7 +274,7 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 		allowed[text] = m.allowed
 	}
 	q.asked = &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Left: q.left, Plans: 1,
+		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left, Plans: 1,
 	}
 	answer, err := p.planner.Plan(q.asked)
 	switch {
