@@ -17,7 +17,7 @@ import (
 func TestGangDevicesTwin(t *testing.T) {
 	count, seed := 10, uint64(time.Now().UnixNano())
 	if os.Getenv("BERTH_SOAK") == "1" {
-		count = 1000
+		count = 150
 	}
 	if text := os.Getenv("BERTH_SEED"); text != "" {
 		if _, err := fmt.Sscan(text, &seed); err != nil {
@@ -49,7 +49,7 @@ func TestGangDevicesTwin(t *testing.T) {
 				case wants[i] != "":
 					made.Spec.NodeSelector = map[string]string{corev1.LabelHostname: wants[i]}
 					if got := l.placeOne(t, made); got != wants[i] {
-						t.Fatalf("pod %s is on %q; want %s\n%s", made.Name, got, wants[i], c)
+						t.Fatalf("pod %s is on %q; want %s: %s\n%s", made.Name, got, wants[i], l.why(t, made.Name), c)
 					}
 				}
 			}
@@ -59,7 +59,7 @@ func TestGangDevicesTwin(t *testing.T) {
 			end := time.Now().Add(30 * time.Second)
 			for len(nodesOf(l.placed(t), "train")) < len(gang) {
 				if time.Now().After(end) {
-					t.Fatalf("of the gang %v are on nodes; one by one its members are on %v: %s\n%s", l.placed(t), wants, l.why(t, "train-0"), c)
+					t.Fatalf("of the gang %v are on nodes; one by one its members are on %v: %s\n%s", l.placed(t), wants, l.sentences(t, "train"), c)
 				}
 				time.Sleep(20 * time.Millisecond)
 			}

@@ -70,10 +70,7 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	if !ok {
 		return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang was given up"), 0
 	}
-	if !complete && p.binds.Load() && !p.prepares(pod) {
-		return nil, 0
-	}
-	if !complete && p.lead(pod) {
+	if !complete && (p.lead(pod) || p.binds.Load() && !p.prepares(pod)) {
 		return nil, 0
 	}
 	if !complete {

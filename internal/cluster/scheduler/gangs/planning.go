@@ -3,6 +3,7 @@ package gangs
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -35,6 +36,8 @@ type question struct {
 	// asked is what the planner was asked, and short is true where the answer was that the gang does not fit.
 	asked *gangplanner.Question
 	short bool
+	// devices is true where members get devices by Kubernetes' own plugin.
+	devices bool
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
@@ -169,7 +172,8 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 		return "", r.pausing(g, version)
 	}
 	if f := g.refused; f != nil {
-		same := f.version == version && f.freed == r.holds.freed
+		// Claims and slices have no part in the version.
+		same := f.version == version && f.freed == r.holds.freed && !f.devices
 		if same {
 			return "", g.reason(f.text)
 		}
@@ -203,7 +207,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
 	if text != "" {
-		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
+		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text, devices: q.devices}
 		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)
@@ -276,6 +280,7 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 	q.asked = &gangplanner.Question{
 		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left, Plans: 1,
 	}
+	q.devices = p.planner.Devices != nil && slices.ContainsFunc(view.Members, p.planner.Devices.Needs)
 	answer, err := p.planner.Plan(q.asked)
 	switch {
 	case err != nil:
