@@ -132,7 +132,11 @@ func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, k
 		objects.Notes = append(objects.Notes, fmt.Sprintf("%s has more gangs: %s.", subject.title, someKeys(others)))
 	}
 	view := gangview.Build(key, pods, group, gangview.DefaultLevels())
-	in, err := whyview.BuildGang(&objects.Objects, &view, group, gangview.DefaultLevels())
+	served, err := servedOfGang(ctx, objects, view.Members)
+	if err != nil {
+		return nil, err
+	}
+	in, err := whyview.BuildGang(&objects.Objects, &view, group, gangview.DefaultLevels(), served)
 	if err != nil {
 		return nil, fmt.Errorf("why: gang %s: %w", key, err)
 	}

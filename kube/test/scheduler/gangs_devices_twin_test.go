@@ -17,7 +17,7 @@ import (
 func TestGangDevicesTwin(t *testing.T) {
 	count, seed := 10, uint64(time.Now().UnixNano())
 	if os.Getenv("BERTH_SOAK") == "1" {
-		count = 150
+		count = 400
 	}
 	if text := os.Getenv("BERTH_SEED"); text != "" {
 		if _, err := fmt.Sscan(text, &seed); err != nil {

@@ -184,6 +184,11 @@ func (o *oneByOne) plan() (Plan, bool) {
 				o.best, o.bestLevel, o.bestDomain = slices.Clone(o.placed), level, o.topology.Domain(level, nodes[0])
 				o.nearest(nodes)
 			}
+			if level == o.ask.Required && len(o.ask.Classes) > 1 && o.ask.Gang.Segment.Size == 0 && bound+len(o.best) < o.ask.Gang.Min {
+				if o.reorder(nodes, bound); bound+len(o.placed) >= o.ask.Gang.Min {
+					o.best, o.bestLevel, o.bestDomain = slices.Clone(o.placed), level, o.topology.Domain(level, nodes[0])
+				}
+			}
 			o.undo(0)
 			if len(o.best) == all {
 				break
@@ -208,20 +213,51 @@ func (o *oneByOne) hasBound(nodes []int) bool {
 
 // inDomain places as many members as have room on the nodes of a domain: all up to the first that has none.
 func (o *oneByOne) inDomain(nodes []int, bound int) {
-	size := o.ask.Gang.Segment.Size
-	if size == 0 {
-		for _, unit := range o.units {
-			if !o.unit(unit, nodes, max(1, o.ask.Gang.Min-bound-len(o.placed))) {
+	if size := o.ask.Gang.Segment.Size; size > 0 {
+		for first := 0; first < len(o.ask.Members); first += size {
+			if !o.segment(first, min(first+size, len(o.ask.Members)), nodes) {
 				return
 			}
 		}
 		return
 	}
-	for first := 0; first < len(o.ask.Members); first += size {
-		if !o.segment(first, min(first+size, len(o.ask.Members)), nodes) {
+	o.inOrder(o.units, nodes, bound)
+}
+
+// mostOrders bounds the orders in which the members of a gang are placed on one domain.
+const mostOrders = 8
+
+// reorder places the least number of members on a domain in other orders, where they have no room in their own: a unit that finds none,
+// since others have taken the only nodes that it can use, is placed before them.
+func (o *oneByOne) reorder(nodes []int, bound int) {
+	first, count := 0, bound
+	for ; first < len(o.units) && count < o.ask.Gang.Min; first++ {
+		count += len(o.units[first])
+	}
+	order, moved := slices.Clone(o.units[:first]), map[int]bool{}
+	for range mostOrders {
+		o.undo(0)
+		at := o.inOrder(order, nodes, bound)
+		if at == len(order) {
+			o.inOrder(o.units[first:], nodes, bound)
 			return
 		}
+		if moved[order[at][0]] {
+			return
+		}
+		moved[order[at][0]] = true
+		order = slices.Concat(order[at:at+1], order[:at], order[at+1:])
 	}
+}
+
+// inOrder places units on the nodes of a domain up to the first that has no room, and returns its position.
+func (o *oneByOne) inOrder(units [][]int, nodes []int, bound int) (at int) {
+	for at, unit := range units {
+		if !o.unit(unit, nodes, max(1, o.ask.Gang.Min-bound-len(o.placed))) {
+			return at
+		}
+	}
+	return len(units)
 }
 
 // segment places the members of a segment, from first to before last, on nodes of a domain that are in one domain of the segments' level.
