@@ -114,11 +114,7 @@ func (b *builder) classesOf(in *why.GangInput, q *gangplan.Question) error {
 	}
 	for _, pod := range first {
 		made := b.build(pod)
-		devices := b.devices(pod)
-		if text := messageOf(pod); len(devices) > 0 && text != "" && !slices.Contains(in.Notes, saysScheduler+text) {
-			in.Notes = append(in.Notes, saysScheduler+text)
-		}
-		made.Pod.NotJudged = append(notJudged(pod), devices...)
+		made.Pod.NotJudged = append(notJudged(pod), b.devices(pod)...)
 		made.Notes = nil
 		in.Classes = append(in.Classes, made)
 		rules := gangplan.NewRules(pod)
@@ -126,9 +122,6 @@ func (b *builder) classesOf(in *why.GangInput, q *gangplan.Question) error {
 	}
 	return nil
 }
-
-// saysScheduler begins a note with what the scheduler says of a member whose devices are not evaluated.
-const saysScheduler = "The scheduler says: "
 
 // devices names the devices of a member that are not evaluated for gangs.
 func (b *builder) devices(pod *corev1.Pod) (list []string) {
