@@ -130,7 +130,8 @@ func (g *deviceGang) pods(t testing.TB, l *lab, labelled bool) (list []*corev1.P
 	return list
 }
 
-// TestGangDevices: a gang gets what Kubernetes' own scheduler gives to its pods one by one, also where the planner does not know the devices.
+// TestGangDevices: a gang gets what Kubernetes' own scheduler gives to its pods one by one, also where the planner does not know the
+// devices.
 func TestGangDevices(t *testing.T) {
 	plugin, dra := deviceNode{}, deviceNode{dra: true}
 	tests := map[string]struct {

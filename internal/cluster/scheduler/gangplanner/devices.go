@@ -5,7 +5,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Devices is Kubernetes' own plugin for the devices of drivers: those of ResourceClaims, and of extended resources that a DeviceClass serves.
+// Devices is Kubernetes' own plugin for the devices of drivers: those of ResourceClaims, and of extended resources that a DeviceClass
+// serves.
 type Devices interface {
 	// Served tells whether a DeviceClass serves an extended resource, on nodes that do not offer it otherwise.
 	Served(name v1.ResourceName) bool

@@ -69,8 +69,8 @@ type oneByOne struct {
 	capacity [][]int32
 	// units are members that are placed together, since they share ResourceClaims; most have one.
 	units [][]int
-	// placed are the members that have a place. refused is true for a class on a node that has no room for it beside them, why is the reason
-	// of the last time that it had none. steps is how often members can still be tried.
+	// placed are the members that have a place. refused is true for a class on a node that has no room for it beside them, why is the
+	// reason of the last time that it had none. steps is how often members can still be tried.
 	placed  []placed
 	refused map[[2]int]bool
 	why     map[[2]int]string
@@ -172,26 +172,10 @@ func (o *oneByOne) plan() (Plan, bool) {
 		all += len(unit)
 	}
 	bound := len(o.ask.Members) - all
-	for level := o.ask.Preferred; level >= o.ask.Required && len(o.best) < all; level-- {
+	for level := o.ask.Preferred; level >= o.ask.Required; level-- {
 		for _, nodes := range o.topology.Domains(level, o.ask.Required) {
-			if !o.hasBound(nodes) {
-				continue
-			}
-			clear(o.refused)
-			clear(o.why)
-			o.inDomain(nodes, bound)
-			if len(o.placed) > len(o.best) || o.best == nil {
-				o.best, o.bestLevel, o.bestDomain = slices.Clone(o.placed), level, o.topology.Domain(level, nodes[0])
-				o.nearest(nodes)
-			}
-			if level == o.ask.Required && len(o.ask.Classes) > 1 && o.ask.Gang.Segment.Size == 0 && bound+len(o.best) < o.ask.Gang.Min {
-				if o.reorder(nodes, bound); bound+len(o.placed) >= o.ask.Gang.Min {
-					o.best, o.bestLevel, o.bestDomain = slices.Clone(o.placed), level, o.topology.Domain(level, nodes[0])
-				}
-			}
-			o.undo(0)
-			if len(o.best) == all {
-				break
+			if len(o.best) < all && o.hasBound(nodes) {
+				o.onDomain(level, nodes, bound)
 			}
 		}
 	}
@@ -204,6 +188,26 @@ func (o *oneByOne) plan() (Plan, bool) {
 		plan.Places[pod.UID] = Place{pod, o.nodes[at.node].Node().Name, at.requests}
 	}
 	return plan, true
+}
+
+// onDomain notes the plan for a domain of a level if it has more members than those before.
+func (o *oneByOne) onDomain(level int, nodes []int, bound int) {
+	clear(o.refused)
+	clear(o.why)
+	keep := func() {
+		o.best, o.bestLevel, o.bestDomain = slices.Clone(o.placed), level, o.topology.Domain(level, nodes[0])
+	}
+	o.inDomain(nodes, bound)
+	if len(o.placed) > len(o.best) || o.best == nil {
+		keep()
+		o.nearest(nodes)
+	}
+	if level == o.ask.Required && len(o.ask.Classes) > 1 && o.ask.Gang.Segment.Size == 0 && bound+len(o.best) < o.ask.Gang.Min {
+		if o.reorder(nodes, bound); bound+len(o.placed) >= o.ask.Gang.Min {
+			keep()
+		}
+	}
+	o.undo(0)
 }
 
 // hasBound tells whether a domain has the nodes of all bound members.
