@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -162,6 +163,58 @@ func TestGangDevices(t *testing.T) {
 			l.all(t, "train", test.gang.members)
 			if text := l.sentences(t, "train"); strings.Contains(text, "PreBind") {
 				t.Errorf("bindings have failed: %s", text)
+			}
+		})
+	}
+}
+
+// TestGangFreesClaims: a claim of members without a node that was allocated for a plan that was given up is freed when the gang does not
+// fit with it; one that another pod uses is not.
+func TestGangFreesClaims(t *testing.T) {
+	for name, user := range map[string]string{"unused": "", "used by a member that waits": "train-1", "used by another pod": "other"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, reports := deviceLab([]deviceNode{{dra: true}, {dra: true}}, false)
+			l.runDevices(t, profileWithPodGroups, reports)
+			full := makePod("full", 0, 15)
+			full.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n0"}
+			l.schedule(t, full)
+			gang := deviceGang{members: 2, shared: map[string]int64{class: 1}}
+			pods := gang.pods(t, l, true)
+			claims := l.client.ResourceV1().ResourceClaims("ml")
+			claim, err := claims.Get(t.Context(), "shared-"+class, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim.Status.Allocation = &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{Request: "devices", Driver: driver, Pool: "n0", Device: "gpu-0"}}},
+				NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"n0"}}},
+				}}},
+			}
+			if user != "" {
+				claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: user, UID: types.UID("uid-" + user)}}
+			}
+			if _, err := claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, pod := range pods {
+				l.add(t, pod)
+			}
+			if user != "other" {
+				if nodes := l.all(t, "train", 2); nodes[0] != "n1" || nodes[1] != "n1" {
+					t.Errorf("the members are on %v; want n1", nodes)
+				}
+				return
+			}
+			await(t, 20*time.Second, func() string {
+				if text := l.why(t, "train-0"); strings.Contains(text, "at most 1 do") {
+					return ""
+				}
+				return l.why(t, "train-0")
+			})
+			if claim, err = claims.Get(t.Context(), claim.Name, metav1.GetOptions{}); err != nil || claim.Status.Allocation == nil {
+				t.Errorf("the claim is %v, %v; want it to keep its allocation", claim, err)
 			}
 		})
 	}
