@@ -77,7 +77,7 @@ func Ask(in Input) (Question, error) {
 	}
 	q.Gang.Min = min(q.Gang.Min, len(q.Gang.Members))
 	q.Required, q.Preferred = q.Gang.Required, q.Gang.Preferred
-	if sharedClaim(members) != "" {
+	if SharedClaim(members) != "" {
 		// Members that share a claim are on the node of its devices.
 		q.Gang.Required, q.Gang.Preferred = len(q.Keys), len(q.Keys)
 	}
@@ -147,8 +147,8 @@ func (q *Question) levels(levels gangview.Levels, t gangview.Topology) string {
 	return problem
 }
 
-// sharedClaim returns a ResourceClaim that several members use, or an empty text. Its devices are those of one node.
-func sharedClaim(members []*corev1.Pod) string {
+// SharedClaim returns a ResourceClaim that several members use, or an empty text. Its devices are those of one node, most often.
+func SharedClaim(members []*corev1.Pod) string {
 	seen := map[string]bool{}
 	for _, pod := range members {
 		for i := range pod.Spec.ResourceClaims {

@@ -219,3 +219,28 @@ func TestGangFreesClaims(t *testing.T) {
 		})
 	}
 }
+
+// TestUnbindable: a pod, and a gang, are not tried on a node to which Kubernetes can never bind them, and the condition says so.
+func TestUnbindable(t *testing.T) {
+	l, reports := deviceLab([]deviceNode{{nics: 2}}, true)
+	l.runDevices(t, profileWithPodGroups, reports)
+	single := makePod("train-single", 1, 1)
+	l.claimOf(t, "single", nicDriver, 1)
+	uses(single, "single")
+	gang := deviceGang{members: 2, gpus: 1, own: map[string]int64{nicDriver: 1}}
+	for _, pod := range append(gang.pods(t, l, true), single) {
+		l.add(t, pod)
+	}
+	const want = "Kubernetes cannot bind a pod with ResourceClaims to a node whose device plugin offers nvidia.com/gpu while a DeviceClass serves it elsewhere"
+	for _, name := range []string{"train-single", "train-0", "train-1"} {
+		await(t, 20*time.Second, func() string {
+			if text := l.why(t, name); strings.HasPrefix(text, "Unschedulable: ") && strings.Contains(text, want) {
+				return ""
+			}
+			return name + ": " + l.why(t, name)
+		})
+	}
+	if text := l.sentences(t, "train"); strings.Contains(text, "PreBind") {
+		t.Errorf("bindings have failed: %s", text)
+	}
+}

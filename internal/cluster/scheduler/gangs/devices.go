@@ -46,12 +46,13 @@ func (p *Plugin) unwritten(pod *v1.Pod) (list []types.UID) {
 	return list
 }
 
-// parts returns the members of the plan of a gang that has a pod, those that are reserved and those that are not; none where all were.
+// parts returns the members of the plan of a gang that has a pod, those that are reserved and those that are not; none where none share a
+// claim, and where all were reserved.
 func (r *registry) parts(pod *v1.Pod) (reserved, others []*v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
-	if g == nil || g.plan == nil || g.plan.permitted {
+	if g == nil || g.plan == nil || g.plan.permitted || !g.plan.shares {
 		return nil, nil
 	}
 	for uid := range g.plan.nodes {
@@ -111,8 +112,11 @@ func (p *Plugin) lead(pod *v1.Pod) (leads bool) {
 // follows tells whether a member that DynamicResources has refused waits for a reserved one with which it shares a claim. It brings the
 // member back where that one has been prepared since.
 func (p *Plugin) follows(pod *v1.Pod) bool {
-	mine := p.claimsOf(pod)
 	reserved, others := p.gangs.parts(pod)
+	if len(reserved) == 0 {
+		return false
+	}
+	mine := p.claimsOf(pod)
 	shares := func(leader *v1.Pod) bool {
 		return slices.ContainsFunc(p.claimsOf(leader), func(claim *resourceapi.ResourceClaim) bool {
 			return slices.ContainsFunc(mine, func(own *resourceapi.ResourceClaim) bool { return own.UID == claim.UID })

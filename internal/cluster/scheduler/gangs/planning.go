@@ -257,13 +257,16 @@ func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	if len(g.nodes()) == 0 {
 		g.whole, g.followed = false, true
 	}
+	var pods []*v1.Pod
 	for uid, at := range planned {
 		g.plan.nodes[uid] = at.Node
+		pods = append(pods, at.Pod)
 		if lost := r.holds.found(g.key, at.Node); lost != nil {
 			g.plan.replaced = append(g.plan.replaced, lost)
 		}
 		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
 	}
+	g.plan.shares = gangplan.SharedClaim(pods) != ""
 }
 
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.

@@ -13,6 +13,8 @@ import (
 type plan struct {
 	nodes    map[types.UID]string
 	reserved map[types.UID]bool
+	// shares is true where members of the plan share a ResourceClaim.
+	shares bool
 	// preparing are reserved members that are prepared although not all are reserved, see leaders.
 	preparing map[types.UID]bool
 	// progress is when the last member was reserved, or prepared.
