@@ -69,7 +69,7 @@ type oneByOne struct {
 	capacity [][]int32
 	// units are members that are placed together, since they share ResourceClaims; most have one.
 	units [][]int
-	// placed are the members that have a place. refused is true for a class on a node that has no room for it beside them, why is the
+	// placed are the members that have a place. refused is true for a class on a node that has no capacity for it beside them, why is the
 	// reason of the last time that it had none. steps is how often members can still be tried.
 	placed  []placed
 	refused map[[2]int]bool
@@ -165,7 +165,7 @@ func (p *Planner) manager() fwk.SharedDRAManager {
 	return p.Claims.Manager()
 }
 
-// plan places the members in the first domain of the narrowest level that has room for all of them, or in the one with room for most.
+// plan places the members in the first domain of the narrowest level that has capacity for all of them, or in the one with capacity for most.
 func (o *oneByOne) plan() (Plan, bool) {
 	all := 0
 	for _, unit := range o.units {
@@ -215,7 +215,7 @@ func (o *oneByOne) hasBound(nodes []int) bool {
 	return !slices.ContainsFunc(o.ask.Gang.Members, func(m gang.Member) bool { return m.Node != gang.Unbound && !slices.Contains(nodes, m.Node) })
 }
 
-// inDomain places as many members as have room on the nodes of a domain: all up to the first that has none.
+// inDomain places as many members as fit on the nodes of a domain: all up to the first that does not.
 func (o *oneByOne) inDomain(nodes []int, bound int) {
 	if size := o.ask.Gang.Segment.Size; size > 0 {
 		for first := 0; first < len(o.ask.Members); first += size {
@@ -231,8 +231,8 @@ func (o *oneByOne) inDomain(nodes []int, bound int) {
 // mostOrders bounds the orders in which the members of a gang are placed on one domain.
 const mostOrders = 8
 
-// reorder places the least number of members on a domain in other orders, where they have no room in their own: a unit that finds none,
-// since others have taken the only nodes that it can use, is placed before them.
+// reorder places the least number of members on a domain in other orders, where they do not fit in their own: a unit that does not, since
+// others have taken the only nodes that it can use, is placed before them.
 func (o *oneByOne) reorder(nodes []int, bound int) {
 	first, count := 0, bound
 	for ; first < len(o.units) && count < o.ask.Gang.Min; first++ {
@@ -254,7 +254,7 @@ func (o *oneByOne) reorder(nodes []int, bound int) {
 	}
 }
 
-// inOrder places units on the nodes of a domain up to the first that has no room, and returns its position.
+// inOrder places units on the nodes of a domain up to the first that does not fit, and returns its position.
 func (o *oneByOne) inOrder(units [][]int, nodes []int, bound int) (at int) {
 	for at, unit := range units {
 		if !o.unit(unit, nodes, max(1, o.ask.Gang.Min-bound-len(o.placed))) {
@@ -289,8 +289,8 @@ func (o *oneByOne) segment(first, last int, nodes []int) bool {
 	return false
 }
 
-// unit places members that are placed together: the first on a node where the others have room too, wherever their claims let them be. It
-// is true where all are placed, and places a part of them, of at least so many, where there is no room for more.
+// unit places members that are placed together: the first on a node beside which the others fit, wherever their claims let them be. It
+// is true where all are placed, and places a part of them, of at least so many, where no more fit.
 func (o *oneByOne) unit(members, nodes []int, least int) bool {
 	before, most, at := len(o.placed), 0, 0
 	try := func(node int) int {
@@ -334,7 +334,7 @@ func (o *oneByOne) order(nodes []int) []int {
 	return sorted
 }
 
-// place places a member on a node, if it has room.
+// place places a member on a node, if it fits there.
 func (o *oneByOne) place(member, node int) bool {
 	class := o.ask.Gang.Members[member].Class
 	key := [2]int{class, node}
@@ -415,7 +415,7 @@ func (o *oneByOne) undo(keep int) {
 	}
 }
 
-// nearest notes why the next member has no room in a domain: what the plugin for devices says of a node, or what else is lacking there.
+// nearest notes why the next member does not fit in a domain: what the plugin for devices says of a node, or what else is lacking there.
 func (o *oneByOne) nearest(nodes []int) {
 	o.lackNode, o.lack = "", ""
 	next := o.next()
@@ -440,7 +440,7 @@ func (o *oneByOne) next() int {
 	return -1
 }
 
-// refusal says why the members have no room.
+// refusal says why the members do not fit.
 func (o *oneByOne) refusal() *gang.Refusal {
 	bound := 0
 	for _, m := range o.ask.Gang.Members {
