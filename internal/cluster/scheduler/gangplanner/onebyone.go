@@ -165,7 +165,8 @@ func (p *Planner) manager() fwk.SharedDRAManager {
 	return p.Claims.Manager()
 }
 
-// plan places the members in the first domain of the narrowest level that has capacity for all of them, or in the one with capacity for most.
+// plan places the members in the first domain of the narrowest level that has capacity for all of them, or in the one with capacity for
+// most.
 func (o *oneByOne) plan() (Plan, bool) {
 	all := 0
 	for _, unit := range o.units {
