@@ -115,6 +115,8 @@ const (
 	FitConstraint FitReasonCode = "Constraint"
 	// FitTogether: each request could be met alone, but not all of them together.
 	FitTogether FitReasonCode = "Together"
+	// FitUnbindable: the scheduler chooses the node, and can never bind the pod to it.
+	FitUnbindable FitReasonCode = "Unbindable"
 	// FitNotExplained: the allocator needed too long, or failed, when it was asked what is in the way.
 	FitNotExplained FitReasonCode = "NotExplained"
 )

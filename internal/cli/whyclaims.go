@@ -35,16 +35,8 @@ func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaim
 		return nil, nil, o.withoutClasses(pod, err)
 	}
 	served := servedByClaims(pod, classes)
-	if len(pod.Spec.ResourceClaims) == 0 {
-		if len(served) == 0 {
-			return nil, nil, nil
-		}
-		// What no slice can serve is served by device plugins alone, as in a cluster without classes. Slices that cannot be read hide the
-		// answer below.
-		found, err := listOf[resourceapi.ResourceSlice](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"))
-		if err == nil && !anySlice(o.Nodes, found, served) {
-			return nil, nil, nil
-		}
+	if len(pod.Spec.ResourceClaims) == 0 && !o.bySlices(ctx, served) {
+		return nil, nil, nil
 	}
 	bare := pod.DeepCopy()
 	bare.Status, bare.ManagedFields = corev1.PodStatus{}, nil
@@ -80,6 +72,36 @@ func whyClaimsOf(ctx context.Context, o *whyObjects, pod *corev1.Pod) (*whyClaim
 	}
 	slices.Sort(c.classes)
 	return c, served, nil
+}
+
+// bySlices reports whether slices may serve some extended resources. What no slice can serve is served by device plugins alone, as in a
+// cluster without classes. Slices that cannot be read may.
+func (o *whyObjects) bySlices(ctx context.Context, served []string) bool {
+	if len(served) == 0 {
+		return false
+	}
+	found, err := listOf[resourceapi.ResourceSlice](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("resourceslices"))
+	return err != nil || anySlice(o.Nodes, found, served)
+}
+
+// servedOfGang returns the extended resources of the members of a gang that claims may serve.
+func servedOfGang(ctx context.Context, o *whyObjects, members []*corev1.Pod) ([]string, error) {
+	if !slices.ContainsFunc(members, func(pod *corev1.Pod) bool { return len(fit.ExtendedNames(pod)) > 0 }) {
+		return nil, nil
+	}
+	classes, err := listOf[resourceapi.DeviceClass](ctx, o.client, resourceapi.SchemeGroupVersion.WithResource("deviceclasses"))
+	if err != nil {
+		return nil, o.withoutClasses(members[0], err)
+	}
+	var served []string
+	for _, pod := range members {
+		served = append(served, servedByClaims(pod, classes)...)
+	}
+	slices.Sort(served)
+	if served = slices.Compact(served); !o.bySlices(ctx, served) {
+		return nil, nil
+	}
+	return served, nil
 }
 
 // withoutClasses takes an error of the list of DeviceClasses, for a pod without ResourceClaims. Without classes, claims serve no extended
@@ -213,7 +235,7 @@ func claimCodes() map[v1alpha1.FitReasonCode]why.Code {
 		v1alpha1.FitError: why.ClaimPool, v1alpha1.FitTimeout: why.ClaimPool, v1alpha1.FitClaimElsewhere: why.ClaimPlace, v1alpha1.FitResourceMissing: why.NoDevices,
 		v1alpha1.FitResourceHeld: why.ClaimInUse, v1alpha1.FitNoDevices: why.NoDevices, v1alpha1.FitPoolIncomplete: why.ClaimPool, v1alpha1.FitPoolInvalid: why.ClaimPool,
 		v1alpha1.FitClassMatchesNothing: why.NoDevices, v1alpha1.FitTooFewMatch: why.ClaimRule, v1alpha1.FitHeld: why.ClaimInUse, v1alpha1.FitTainted: why.ClaimTaint,
-		v1alpha1.FitConstraint: why.ClaimLink, v1alpha1.FitTogether: why.ClaimInUse, v1alpha1.FitNotExplained: why.ClaimPool,
+		v1alpha1.FitConstraint: why.ClaimLink, v1alpha1.FitTogether: why.ClaimInUse, v1alpha1.FitUnbindable: why.ClaimPlace, v1alpha1.FitNotExplained: why.ClaimPool,
 	}
 }
 

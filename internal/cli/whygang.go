@@ -115,6 +115,19 @@ func readGroup(ctx context.Context, o *whyObjects, key gangview.Key) (*gangview.
 	return nil, "", apiError(fmt.Errorf("why: read PodGroup %s/%s: %w", key.Namespace, key.Name, err), "")
 }
 
+// gangInput returns what the answer for a gang is computed from.
+func gangInput(ctx context.Context, objects *whyObjects, view *gangview.Gang, group *gangview.Group) (why.GangInput, error) {
+	served, err := servedOfGang(ctx, objects, view.Members)
+	if err != nil {
+		return why.GangInput{}, err
+	}
+	in, err := whyview.BuildGang(&objects.Objects, view, group, gangview.DefaultLevels(), served)
+	if err != nil {
+		return in, fmt.Errorf("why: gang %s: %w", view.Key, err)
+	}
+	return in, nil
+}
+
 // answerGang answers for the first of the gangs.
 func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, keys []gangview.Key, q *whyQuestion) (*v1alpha1.Why, error) {
 	key := keys[0]
@@ -132,9 +145,9 @@ func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, k
 		objects.Notes = append(objects.Notes, fmt.Sprintf("%s has more gangs: %s.", subject.title, someKeys(others)))
 	}
 	view := gangview.Build(key, pods, group, gangview.DefaultLevels())
-	in, err := whyview.BuildGang(&objects.Objects, &view, group, gangview.DefaultLevels())
+	in, err := gangInput(ctx, objects, &view, group)
 	if err != nil {
-		return nil, fmt.Errorf("why: gang %s: %w", key, err)
+		return nil, err
 	}
 	if hidden != "" {
 		in.Stop = why.GangStop{Code: why.Hidden, Text: fmt.Sprintf("its PodGroup says what it needs, and this user may not read PodGroups of %s", key.Source)}

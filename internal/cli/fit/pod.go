@@ -82,6 +82,7 @@ const extendedClaim = "<extended-resources>"
 // plugins of the node serve. A device plugin comes first wherever the Node has an allocatable device. It returns what is in the way.
 func (c *Checker) extended(pod *corev1.Pod, q *question, answer *v1alpha1.FitNode) (reasons []v1alpha1.FitReason) {
 	var requests []resourceapi.DeviceRequest
+	var plugin []corev1.ResourceName // those of classes that the device plugin serves
 	q.labels = map[string]string{}
 	for _, name := range ExtendedNames(pod) {
 		allocatable, advertised := q.node.Status.Allocatable[name]
@@ -93,6 +94,9 @@ func (c *Checker) extended(pod *corev1.Pod, q *question, answer *v1alpha1.FitNod
 			reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitResourceMissing, Message: fmt.Sprintf(
 				"No device plugin of the node advertises %s, and no DeviceClass has it as extendedResourceName.", name)})
 		default:
+			if class != nil {
+				plugin = append(plugin, name)
+			}
 			wanted, held := requested(pod, name), c.heldOf(q.node, pod, name)
 			answer.DevicePlugin = append(answer.DevicePlugin, v1alpha1.FitPluginResource{Resource: string(name), Requested: wanted, Free: max(0, allocatable.Value()-held)})
 			if wanted > allocatable.Value()-held {
@@ -100,6 +104,10 @@ func (c *Checker) extended(pod *corev1.Pod, q *question, answer *v1alpha1.FitNod
 					"The node's device plugin serves %s: it has %d, the node's pods request %d, and this pod requests %d.", name, allocatable.Value(), held, wanted)})
 			}
 		}
+	}
+	if len(plugin) > 0 && len(requests) == 0 && len(pod.Spec.ResourceClaims) > 0 {
+		reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitUnbindable, Message: fmt.Sprintf(
+			"Kubernetes cannot bind a pod with ResourceClaims to a node whose device plugin offers %s while a DeviceClass serves it elsewhere.", plugin[0])})
 	}
 	if len(requests) == 0 || len(reasons) > 0 {
 		return reasons

@@ -385,7 +385,7 @@ func TestExtendedResources(t *testing.T) {
 		{
 			"a claim beside the device plugin", pod("  resourceClaims: [{name: a, resourceClaimName: large}]\n  containers: [{name: main, image: a, resources: {limits: {nvidia.com/gpu: 1}}}]\n") + "---\n" + claimFile(2, "gpu.berth.dev", "", ""),
 			func(c *cluster) { node(c, plugin) },
-			[]string{"node-0: fits with 2"}, []v1alpha1.FitPluginResource{{Resource: "nvidia.com/gpu", Requested: 1, Free: 4}},
+			[]string{"node-0: Unbindable Kubernetes cannot bind a pod with ResourceClaims to a node whose device plugin offers nvidia.com/gpu while a DeviceClass serves it elsewhere."}, []v1alpha1.FitPluginResource{{Resource: "nvidia.com/gpu", Requested: 1, Free: 4}},
 		},
 		{
 			"a device plugin that has stopped", limits("nvidia.com/gpu: 3"), func(c *cluster) { node(c, corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}) },

@@ -35,6 +35,8 @@ type Class struct {
 // Question is what to plan. The Capacity of the classes of the gang is not set.
 type Question struct {
 	Gang gang.Gang
+	// Required and Preferred are the levels that the gang asks for. Those of Gang are that of the node where members share a ResourceClaim.
+	Required, Preferred int
 	// Keys are the label keys of its levels, the widest first, without that of the node.
 	Keys []string
 	// Members are the pods of the members of the gang, in their order.
@@ -74,7 +76,8 @@ func Ask(in Input) (Question, error) {
 		q.Members = append(q.Members, pod)
 	}
 	q.Gang.Min = min(q.Gang.Min, len(q.Gang.Members))
-	if sharedClaim(members) != "" {
+	q.Required, q.Preferred = q.Gang.Required, q.Gang.Preferred
+	if SharedClaim(members) != "" {
 		// Members that share a claim are on the node of its devices.
 		q.Gang.Required, q.Gang.Preferred = len(q.Keys), len(q.Keys)
 	}
@@ -144,8 +147,8 @@ func (q *Question) levels(levels gangview.Levels, t gangview.Topology) string {
 	return problem
 }
 
-// sharedClaim returns a ResourceClaim that several members use, or an empty text. Its devices are those of one node.
-func sharedClaim(members []*corev1.Pod) string {
+// SharedClaim returns a ResourceClaim that several members use, or an empty text. Its devices are those of one node, most often.
+func SharedClaim(members []*corev1.Pod) string {
 	seen := map[string]bool{}
 	for _, pod := range members {
 		for i := range pod.Spec.ResourceClaims {

@@ -80,7 +80,7 @@ func gangOf(o *Objects, members, minimum, kinds int) why.GangInput {
 	}
 	key := gangview.Key{Namespace: "ml", Name: "train"}
 	view := gangview.Build(key, pods, nil, gangview.DefaultLevels())
-	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels())
+	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels(), nil)
 	if err != nil {
 		panic(err)
 	}

@@ -22,8 +22,9 @@ func gangKey(key gangview.Key) string {
 	return key.String() + " of " + key.Source.String()
 }
 
-// BuildGang returns the values for a gang. The group is nil where there is no PodGroup.
-func BuildGang(objects *Objects, view *gangview.Gang, group *gangview.Group, levels gangview.Levels) (why.GangInput, error) {
+// BuildGang returns the values for a gang. The group is nil where there is no PodGroup. served are resources of the members that claims
+// serve on some nodes at least; they do not count.
+func BuildGang(objects *Objects, view *gangview.Gang, group *gangview.Group, levels gangview.Levels, served []string) (why.GangInput, error) {
 	in := why.GangInput{
 		Key: gangKey(view.Key), Name: view.Key.String(), Min: int(view.Min), Done: int(view.Done), Stop: gangStop(view, group), Commands: commandsOf(view),
 		Required: gang.Anywhere, Preferred: gang.Anywhere, Continues: continues(view), Notes: slices.Clone(objects.Notes),
@@ -32,6 +33,9 @@ func BuildGang(objects *Objects, view *gangview.Gang, group *gangview.Group, lev
 		return in, nil
 	}
 	b := newBuilder(objects)
+	for _, name := range served {
+		b.served[name] = true
+	}
 	exists := map[string]int{}
 	for i := range objects.Nodes {
 		exists[objects.Nodes[i].Name] = i
@@ -110,7 +114,7 @@ func (b *builder) classesOf(in *why.GangInput, q *gangplan.Question) error {
 	}
 	for _, pod := range first {
 		made := b.build(pod)
-		made.Pod.NotJudged = gangNotJudged(pod)
+		made.Pod.NotJudged = append(notJudged(pod), b.devices(pod)...)
 		made.Notes = nil
 		in.Classes = append(in.Classes, made)
 		rules := gangplan.NewRules(pod)
@@ -119,11 +123,15 @@ func (b *builder) classesOf(in *why.GangInput, q *gangplan.Question) error {
 	return nil
 }
 
-// gangNotJudged names the rules that a member uses and which are not evaluated for gangs.
-func gangNotJudged(pod *corev1.Pod) []string {
-	list := notJudged(pod)
+// devices names the devices of a member that are not evaluated for gangs.
+func (b *builder) devices(pod *corev1.Pod) (list []string) {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		list = append(list, "the ResourceClaims of its members")
+	}
+	for _, s := range b.resources.Requests(pod) {
+		if b.served[s.Resource] {
+			list = append(list, "the "+s.Resource+" of its members, which a DeviceClass serves")
+		}
 	}
 	return list
 }

@@ -26,7 +26,7 @@ func trainGang(t *testing.T, o *Objects, minimum int, pods ...*corev1.Pod) why.G
 		}
 	}
 	view := gangview.Build(gangview.Key{Namespace: "ml", Name: "train"}, pods, nil, gangview.DefaultLevels())
-	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels())
+	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

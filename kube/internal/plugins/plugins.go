@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangs"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/placement"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/podgroups"
+	"github.com/berth-gpu/berth/kube/internal/devices"
 	"github.com/berth-gpu/berth/kube/internal/preemption"
 )
 
@@ -27,9 +28,12 @@ func Registry(register func(basemetrics.Registerable) error) frameworkruntime.Re
 
 // For returns the plugins of one scheduler that share what a factory of BerthPlacement knows, with the limits of BerthGangs.
 func For(places *placement.Factory, limits gangs.Limits) frameworkruntime.Registry {
-	ofGangs := gangs.NewFactory(gangs.Deps{Model: places.Model(), Policy: places.Policy, Clock: clock.RealClock{}, Limits: limits})
+	ofDevices := devices.NewFactory()
+	ofGangs := gangs.NewFactory(gangs.Deps{
+		Model: places.Model(), Policy: places.Policy, Devices: ofDevices.For, Clock: clock.RealClock{}, Limits: limits,
+	})
 	ofGroups := podgroups.NewFactory(podgroups.Deps{
-		Model: places.Model(), Policy: places.Policy, Levels: ofGangs.Levels, Held: ofGangs.Held, Ready: places.Ready, Waits: places.Waits,
+		Model: places.Model(), Policy: places.Policy, Levels: ofGangs.Levels, Held: ofGangs.Held, Devices: ofDevices.For, Ready: places.Ready, Waits: places.Waits,
 		TopologyAware: func() bool { return utilfeature.DefaultFeatureGate.Enabled(features.TopologyAwareWorkloadScheduling) },
 		Unfit:         unfit,
 	})

@@ -2,15 +2,20 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -131,8 +136,46 @@ func newLab(objects ...runtime.Object) *lab {
 		pod.ResourceVersion = fmt.Sprint(1_000_000 + version.Add(1))
 		return true, pod, l.client.Tracker().Update(pods, pod, pod.Namespace)
 	})
+	l.versionClaims(&version)
 	l.factory = placement.NewFactory(placement.Deps{Register: func(basemetrics.Registerable) error { return nil }})
 	return l
+}
+
+// versionClaims has the fake API server name ResourceClaims, and refuse a change of one that is not the newest, as the real one does.
+func (l *lab) versionClaims(version *atomic.Int64) {
+	claims, change := resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), clienttesting.ObjectReaction(l.client.Tracker())
+	var mu sync.Mutex
+	react := func(action clienttesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if create, ok := action.(clienttesting.CreateActionImpl); ok {
+			claim := create.Object.(*resourceapi.ResourceClaim)
+			if claim.Name == "" {
+				claim = claim.DeepCopy()
+				claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, version.Add(1))
+				claim.UID, claim.ResourceVersion = types.UID("uid-"+claim.Name), fmt.Sprint(1_000_000+version.Add(1))
+				create.Object = claim
+			}
+			return change(create)
+		}
+		if update, ok := action.(clienttesting.UpdateActionImpl); ok {
+			claim := update.Object.(*resourceapi.ResourceClaim)
+			known, err := l.client.Tracker().Get(claims, claim.Namespace, claim.Name)
+			if err == nil && known.(*resourceapi.ResourceClaim).ResourceVersion != claim.ResourceVersion {
+				return true, nil, apierrors.NewConflict(claims.GroupResource(), claim.Name, errors.New("it has changed"))
+			}
+		}
+		_, changed, err := change(action)
+		if err != nil {
+			return true, nil, err
+		}
+		claim := changed.(*resourceapi.ResourceClaim).DeepCopy()
+		claim.ResourceVersion = fmt.Sprint(1_000_000 + version.Add(1))
+		return true, claim, l.client.Tracker().Update(claims, claim, claim.Namespace)
+	}
+	for _, verb := range []string{"create", "update", "patch"} {
+		l.client.PrependReactor(verb, "resourceclaims", react)
+	}
 }
 
 // run runs a scheduler until the test ends, or the function that it returns is called.

@@ -59,6 +59,9 @@ func New(manager fwk.SharedDRAManager, m *model.Model) *Scorer {
 	return &Scorer{manager: manager, model: m, converter: drafleet.New(maxExpressions), nodes: map[string]*known{}}
 }
 
+// Manager returns the devices and claims of the scheduler.
+func (s *Scorer) Manager() fwk.SharedDRAManager { return s.manager }
+
 // Of returns the claims of a pod that are not allocated yet, in the order of the pod; none where one of them does not exist yet.
 func (s *Scorer) Of(pod *corev1.Pod) []*resourceapi.ResourceClaim {
 	var list []*resourceapi.ResourceClaim

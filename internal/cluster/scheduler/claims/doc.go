@@ -4,5 +4,6 @@
 //
 // It guarantees that a node is predicted again only when its slices, its held devices or the claims are other ones, and that a claim of
 // which nothing can be predicted leaves the decision to the other plugins. It belongs to the scheduling cycle, which is one goroutine.
-// It must not import the allocator (k8s.io/dynamic-resource-allocation/structured).
+// It also says which pods with claims Kubernetes can never bind to a node. It must not import the allocator
+// (k8s.io/dynamic-resource-allocation/structured).
 package claims

@@ -20,8 +20,9 @@ import (
 // Planner plans gangs of pods.
 type Planner struct {
 	Model *model.Model
-	// Claims is nil where ResourceClaims are not known.
-	Claims *claims.Scorer
+	// Claims is nil where ResourceClaims are not known, as Devices is.
+	Claims  *claims.Scorer
+	Devices Devices
 }
 
 // Question is what to plan.
@@ -40,6 +41,8 @@ type Question struct {
 	Held   []model.Held
 	// Left is what members can use of nodes where places are reserved, by the names of these nodes.
 	Left map[string]v1.ResourceList
+	// Promised are pods that other gangs have promised places, and that have not taken them yet.
+	Promised []Place
 	// Plans is how many plans are wanted.
 	Plans int
 }
@@ -77,8 +80,13 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 		return answer, err
 	}
 	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans))
-	if err != nil || refusal != nil {
-		return Answer{Refusal: refusal}, err
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case p.needsDevices(ask):
+		return p.withDevices(ask, q, made, refusal)
+	case refusal != nil:
+		return Answer{Refusal: refusal}, nil
 	}
 	result := Answer{}
 	for i := range made {
@@ -162,9 +170,6 @@ func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
 // capacity returns how many members of a class other rules let run on each node without the pods that are gone.
 func (p *Planner) capacity(class *gangplan.Class, q *Question, gone map[types.UID]bool) []int32 {
 	capacity := make([]int32, len(q.Nodes))
-	counted := func(name v1.ResourceName) bool {
-		return name == v1.ResourceCPU || name == v1.ResourceMemory || p.Model.Offered(name)
-	}
 	allowed := q.Allowed[class.Signature]
 	for position, node := range q.Nodes {
 		name := node.Node().Name
@@ -184,13 +189,19 @@ func (p *Planner) capacity(class *gangplan.Class, q *Question, gone map[types.UI
 			quantity.Add(freed[name])
 			return quantity
 		}
-		most := class.Rules.Capacity(node.Node(), free, counted)
+		most := class.Rules.Capacity(node.Node(), free, func(name v1.ResourceName) bool { return p.counted(name, node) })
 		if left, reserved := q.Left[name]; reserved {
 			most = min(most, class.Rules.Times(left))
 		}
 		capacity[p.Model.At(position)] = most
 	}
 	return capacity
+}
+
+// counted tells whether the members on a node are not limited by what is free there of a resource: the model counts it, or a DeviceClass
+// serves it.
+func (p *Planner) counted(name v1.ResourceName, node fwk.NodeInfo) bool {
+	return name == v1.ResourceCPU || name == v1.ResourceMemory || p.Model.Offered(name) || p.servedOn(name, node)
 }
 
 // Amounts returns what some pods of a node request of it.

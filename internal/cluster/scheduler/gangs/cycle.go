@@ -139,6 +139,9 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	unnominated := &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}}
 	c := read(state)
+	if c == nil && refusedBy(refused, claimsPlugin) && p.follows(pod) {
+		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	}
 	if c == nil {
 		// Another plugin has refused it before it could be planned.
 		undo(p.handle, p.gangs.miss(pod))
@@ -147,6 +150,9 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if c.node == "" {
 		text, err := "", error(nil)
 		if c.asked != nil {
+			if err := p.deallocate(ctx, c.asked.view.Members); err != nil {
+				return nil, fwk.AsStatus(err)
+			}
 			text, err = p.makeWay(pod, c.asked)
 		}
 		switch {
@@ -167,6 +173,15 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	undo(p.handle, p.gangs.again(pod, allowed, text))
 	return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
+}
+
+// claimsPlugin is the plugin that allocates ResourceClaims.
+const claimsPlugin = "DynamicResources"
+
+// refusedBy tells whether a plugin has refused all nodes at once.
+func refusedBy(refused fwk.NodeToStatusReader, plugin string) bool {
+	status := refused.Get("")
+	return status != nil && status.Plugin() == plugin
 }
 
 // miss notes that a member cannot be planned, and gives up a plan that has it.

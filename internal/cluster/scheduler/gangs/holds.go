@@ -177,7 +177,7 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 	}
 	for _, name := range slices.Sorted(maps.Keys(who.amounts)) {
 		amount, held := who.amounts[name], taken[name]
-		if amount.IsZero() {
+		if amount.IsZero() || offersNone(node, name) {
 			continue
 		}
 		wanted := sum(amount, held)
@@ -189,6 +189,15 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 		}
 	}
 	return "", nil
+}
+
+// offersNone tells whether a node has none of an extended resource: a DeviceClass serves what is held of it there.
+func offersNone(node fwk.NodeInfo, name v1.ResourceName) bool {
+	switch name {
+	case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage, v1.ResourcePods:
+		return false
+	}
+	return node.GetAllocatable().GetScalarResources()[name] == 0
 }
 
 // left returns what a seeker can use of a node beside the reserved places: what is free there now or will be at the start of the

@@ -171,7 +171,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 
 // late gives up a plan that makes no progress, and returns the members of a gang that are to be tried again. The caller holds the lock.
 func (r *registry) late(g *gang, now time.Time) (again []released) {
-	if g.plan != nil && !g.plan.permitted && now.Sub(g.plan.progress) > r.limits.Reserve {
+	if g.plan != nil && !g.plan.permitted && len(g.plan.preparing) == 0 && now.Sub(g.plan.progress) > r.limits.Reserve {
 		for uid := range g.plan.nodes {
 			if !g.plan.reserved[uid] {
 				g.absent[uid] = true

@@ -3,7 +3,6 @@ package gangs
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -71,7 +70,7 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	if !ok {
 		return fwk.NewStatus(fwk.Unschedulable, "the plan of the gang was given up"), 0
 	}
-	if !complete && p.binds.Load() && !prepares(pod) {
+	if !complete && (p.lead(pod) || p.binds.Load() && !p.prepares(pod)) {
 		return nil, 0
 	}
 	if !complete {
@@ -85,13 +84,6 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	return nil, 0
 }
 
-// prepares tells whether something is written for a pod before it is bound: it has to wait before that.
-func prepares(pod *v1.Pod) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
-	})
-}
-
 // Bind lets a member wait until all members of the plan are reserved, and leaves the binding to the next plugin. For a pod that waits at
 // Permit the scheduler writes its node to its status first; thousands of these writes would keep the members back long after the plan is
 // complete. So members wait here instead, as soon as a call has shown that this plugin comes before the one that binds.
@@ -100,6 +92,7 @@ func (p *Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 	if _, member := keyOf(pod); !member {
 		return fwk.NewStatus(fwk.Skip)
 	}
+	activate(p.handle, p.gangs.prepared(pod))
 	if err := p.gangs.await(ctx, pod); err != nil {
 		return fwk.AsStatus(err)
 	}

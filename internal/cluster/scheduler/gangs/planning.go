@@ -3,6 +3,7 @@ package gangs
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,10 +24,11 @@ type question struct {
 	absent map[types.UID]bool
 	masks  map[string]mask
 	// held is what is held for others, left what the gang can use of nodes where places are reserved for others.
-	held    []*hold
-	left    map[string]v1.ResourceList
-	version uint64
-	freed   uint64
+	held     []*hold
+	promised []gangplanner.Place
+	left     map[string]v1.ResourceList
+	version  uint64
+	freed    uint64
 	// pause is how long the gang waits before it is planned again, if it is refused.
 	pause time.Duration
 	// changes is the number of changes of the gang that the question knows of.
@@ -34,6 +36,8 @@ type question struct {
 	// asked is what the planner was asked, and short is true where the answer was that the gang does not fit.
 	asked *gangplanner.Question
 	short bool
+	// devices is true where members get devices by Kubernetes' own plugin.
+	devices bool
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
@@ -93,9 +97,10 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 
 // ask returns what to plan for a gang. The caller holds the lock.
 func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) question {
+	held := r.holds.others(&seeker{key: g.key, priority: priority})
 	return question{
 		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
-		held: r.holds.others(&seeker{key: g.key, priority: priority}), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
+		held: held, promised: r.promised(held), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
 	}
 }
 
@@ -167,7 +172,8 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 		return "", r.pausing(g, version)
 	}
 	if f := g.refused; f != nil {
-		same := f.version == version && f.freed == r.holds.freed
+		// Claims and slices have no part in the version.
+		same := f.version == version && f.freed == r.holds.freed && !f.devices
 		if same {
 			return "", g.reason(f.text)
 		}
@@ -204,7 +210,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 		if len(q.left) > 0 {
 			text += r.besides(g)
 		}
-		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text}
+		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text, devices: q.devices}
 		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)
@@ -254,13 +260,16 @@ func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	if len(g.nodes()) == 0 {
 		g.whole, g.followed = false, true
 	}
+	var pods []*v1.Pod
 	for uid, at := range planned {
 		g.plan.nodes[uid] = at.Node
+		pods = append(pods, at.Pod)
 		if lost := r.holds.found(g.key, at.Node); lost != nil {
 			g.plan.replaced = append(g.plan.replaced, lost)
 		}
 		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
 	}
+	g.plan.shares = gangplan.SharedClaim(pods) != ""
 }
 
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
@@ -275,8 +284,9 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 		allowed[text] = m.allowed
 	}
 	q.asked = &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Left: q.left, Plans: 1,
+		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left, Plans: 1,
 	}
+	q.devices = p.planner.Devices != nil && slices.ContainsFunc(view.Members, p.planner.Devices.Needs)
 	answer, err := p.planner.Plan(q.asked)
 	switch {
 	case err != nil:

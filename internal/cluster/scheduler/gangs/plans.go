@@ -13,7 +13,11 @@ import (
 type plan struct {
 	nodes    map[types.UID]string
 	reserved map[types.UID]bool
-	// progress is when the last member was reserved.
+	// shares is true where members of the plan share a ResourceClaim.
+	shares bool
+	// preparing are reserved members that are prepared although not all are reserved, see leaders.
+	preparing map[types.UID]bool
+	// progress is when the last member was reserved, or prepared.
 	progress time.Time
 	// replaced are the holds of lost members whose places the plan has.
 	replaced []*hold
@@ -24,7 +28,7 @@ type plan struct {
 
 // newPlan returns a plan without members.
 func newPlan(now time.Time) *plan {
-	return &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, progress: now, decided: make(chan struct{})}
+	return &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, preparing: map[types.UID]bool{}, progress: now, decided: make(chan struct{})}
 }
 
 // permit lets the members be bound. The caller holds the lock.

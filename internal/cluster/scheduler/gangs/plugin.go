@@ -31,8 +31,10 @@ type Deps struct {
 	Model *model.Model
 	// Policy returns the policy of a profile.
 	Policy func(profile string) string
-	Clock  clock.WithTicker
-	Limits Limits
+	// Devices returns what gives devices to the pods of a profile; it may return nil.
+	Devices func(context.Context, fwk.Handle) (gangplanner.Devices, error)
+	Clock   clock.WithTicker
+	Limits  Limits
 }
 
 // Factory makes the plugins of a scheduler, one per profile. They share the gangs.
@@ -100,6 +102,9 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 	p.gangs.serve(profile)
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.planner.Claims = claims.New(manager, f.deps.Model)
+		if p.planner.Devices, err = f.deps.Devices(ctx, handle); err != nil {
+			return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
+		}
 	}
 	return p, nil
 }

@@ -137,6 +137,8 @@ type refused struct {
 	version, freed uint64
 	at             time.Time
 	text           string
+	// devices is true where claims and slices are part of the state.
+	devices bool
 }
 
 // mask are nodes that other plugins let members of one signature use.

@@ -47,6 +47,11 @@ func (m *Model) beside(policy string, held []Held, work func(*gang.Planner) erro
 		planner = gang.NewPlanner(d)
 		m.planners[policy] = planner
 	}
+	return m.withHeld(d, held, func() error { return work(planner) })
+}
+
+// withHeld does some work on the fleet without what is held.
+func (m *Model) withHeld(d *fleet.Decider, held []Held, work func() error) error {
 	mark := m.fleet.Checkpoint()
 	defer m.fleet.Rollback(mark)
 	for _, h := range held {
@@ -60,7 +65,7 @@ func (m *Model) beside(policy string, held []Held, work func(*gang.Planner) erro
 			}
 		}
 	}
-	return work(planner)
+	return work()
 }
 
 // maxTopologies bounds the topologies that are kept: gangs choose the label keys.

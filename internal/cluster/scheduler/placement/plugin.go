@@ -235,10 +235,13 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter refuses a node on which the kubelet would not start the pod although the counts of the Node say so, or where the pod would share
 // a GPU that it must not share.
-func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c := read(state)
 	if c == nil || !c.gpus {
 		return nil
+	}
+	if text := claims.Unbindable(p.handle.SharedDRAManager(), pod, node); text != "" {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
 	}
 	if i, ok := p.model.Current(node); ok {
 		if i < len(c.scores) && c.scores[i] >= 0 {

@@ -2,6 +2,7 @@ package podgroups
 
 import (
 	"context"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,6 +31,8 @@ type Deps struct {
 	Ready func(context.Context)
 	// Waits notes that a pod waits for devices: it is tried again when a node has more of them.
 	Waits func(*v1.Pod)
+	// Devices returns what gives devices to the pods of a profile; it may return nil.
+	Devices func(context.Context, fwk.Handle) (gangplanner.Devices, error)
 	// TopologyAware tells whether the scheduler asks for placements: the feature gate TopologyAwareWorkloadScheduling.
 	TopologyAware func() bool
 	// Unfit returns the status of a group that fits on none of a number of nodes, with the reason.
@@ -68,10 +71,14 @@ var (
 
 // New makes the plugin of a profile. It has the form of a factory of Kubernetes' scheduling framework. It takes no arguments: the levels of
 // topology are those of BerthGangs.
-func (f *Factory) New(_ context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+func (f *Factory) New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	p := &Plugin{Deps: f.deps, handle: handle, planner: gangplanner.Planner{Model: f.deps.Model}, topologyAware: f.deps.TopologyAware()}
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.planner.Claims = claims.New(manager, f.deps.Model)
+		var err error
+		if p.planner.Devices, err = f.deps.Devices(ctx, handle); err != nil {
+			return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
+		}
 	}
 	return p, nil
 }

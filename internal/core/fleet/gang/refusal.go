@@ -1,6 +1,7 @@
 package gang
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -29,6 +30,8 @@ type Refusal struct {
 	Request fleet.Shape
 	Node    string
 	Lack    fleet.Reason
+	// Devices is what Node lacks instead of Lack, in the words of the scheduler's plugin for devices; empty where it was not asked.
+	Devices string
 }
 
 // wholeFleet is what Wider says of the fleet.
@@ -57,7 +60,7 @@ func (f *Refusal) String() string {
 		text += fmt.Sprintf(" (%s)", f.Domain)
 	}
 	if f.Node != "" {
-		text += fmt.Sprintf("; for the next one the nearest node is %s: %s", f.Node, f.Lack)
+		text += fmt.Sprintf("; for the next one the nearest node is %s: %s", f.Node, cmp.Or(f.Devices, f.Lack.String()))
 	}
 	return text
 }

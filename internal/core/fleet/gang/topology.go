@@ -100,6 +100,15 @@ func (t *Topology) Domain(level, node int) string {
 	return t.names[level][t.of[level][node]]
 }
 
+// Domains returns the nodes of each domain of a level within those of a wider one, as domains does.
+func (t *Topology) Domains(level, within int) [][]int {
+	var list [][]int
+	for _, d := range t.domains(level, within) {
+		list = append(list, d.nodes)
+	}
+	return list
+}
+
 // domain is a set of nodes that are together on a level, and, where that is another one, on the required level of the gang.
 type domain struct {
 	nodes []int
