@@ -189,7 +189,7 @@ func (s *server) reconciled(ctx context.Context, isAbsent bool) error {
 	}
 	conditions, _, _ := unstructured.NestedSlice(stack.Object, "status", "conditions")
 	text := fmt.Sprint(conditions...)
-	if !strings.Contains(text, "reason:"+v1alpha1.StackReconciled) || strings.Contains(text, absent+": GPUs that are allocated through DRA are for claims only (85 objects") != isAbsent {
+	if !strings.Contains(text, "reason:"+v1alpha1.StackReconciled) || !strings.Contains(text, "1 of 1 nodes") || strings.Contains(text, absent+": GPUs that are allocated through DRA are for claims only (85 objects") != isAbsent {
 		return fmt.Errorf("its conditions are %s", text)
 	}
 	return nil

@@ -65,7 +65,17 @@ func programs(t *testing.T) string {
 // start starts etcd and an API server, and waits until it is ready. Both end with the test.
 func start(t *testing.T, bin string, argv []string, gates string) *server {
 	t.Helper()
-	s := &server{t: t, bin: bin, dir: t.TempDir()}
+	// Not t.TempDir: a socket's path has at most 107 characters.
+	dir, err := os.MkdirTemp("", "api-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &server{t: t, bin: bin, dir: dir}
 	ports := freePorts(t, 3)
 	clients, peers := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
 	etcd := s.run("etcd", filepath.Join(bin, "hyperkube"), "etcd", "--data-dir="+s.path("etcd"), "--listen-client-urls="+clients, "--advertise-client-urls="+clients,
@@ -95,7 +105,6 @@ func start(t *testing.T, bin string, argv []string, gates string) *server {
 			return s.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 		})
 	}
-	var err error
 	if s.objects, err = dynamic.NewForConfig(s.config); err != nil {
 		t.Fatal(err)
 	}
