@@ -150,7 +150,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if c.node == "" {
 		text, err := "", error(nil)
 		if c.asked != nil {
-			if err := p.deallocate(ctx, c.asked.view.Members); err != nil {
+			if err := p.deallocate(ctx, c.asked); err != nil {
 				return nil, fwk.AsStatus(err)
 			}
 			text, err = p.makeWay(pod, c.asked)

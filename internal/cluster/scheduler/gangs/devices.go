@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -166,12 +167,12 @@ func (p *Plugin) prepares(pod *v1.Pod) bool {
 
 // deallocate frees the devices of claims that only members without a node use, for a gang that does not fit with them: they were allocated
 // for a plan that was given up. The scheduler's own plugin does so only after its filter, which a gang without a plan does not reach.
-func (p *Plugin) deallocate(ctx context.Context, members []*v1.Pod) error {
+func (p *Plugin) deallocate(ctx context.Context, q *question) error {
 	waits := func(user resourceapi.ResourceClaimConsumerReference) bool {
-		return slices.ContainsFunc(members, func(pod *v1.Pod) bool { return pod.UID == user.UID && pod.Spec.NodeName == "" })
+		return q.bound[user.UID] == "" && slices.ContainsFunc(q.view.Members, func(pod *v1.Pod) bool { return pod.UID == user.UID })
 	}
 	done := map[types.UID]bool{}
-	for _, pod := range members {
+	for _, pod := range q.view.Members {
 		for _, claim := range p.claimsOf(pod) {
 			used := slices.ContainsFunc(claim.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return !waits(user) })
 			if done[claim.UID] || claim.Status.Allocation == nil || used {
@@ -180,7 +181,7 @@ func (p *Plugin) deallocate(ctx context.Context, members []*v1.Pod) error {
 			done[claim.UID] = true
 			freed := claim.DeepCopy()
 			freed.Status.Allocation, freed.Status.ReservedFor, freed.Status.Devices = nil, nil, nil
-			if _, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, freed, metav1.UpdateOptions{}); err != nil {
+			if _, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, freed, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("free the devices of ResourceClaim %s/%s: %w", claim.Namespace, claim.Name, err)
 			}
 		}
@@ -188,16 +189,17 @@ func (p *Plugin) deallocate(ctx context.Context, members []*v1.Pod) error {
 	return nil
 }
 
-// afterDevices brings the member that plans a gang back when a claim, slice or class has changed. A claim that gets an allocation matters
-// only to the pods that use it.
+// afterDevices brings the member that plans a gang back when a claim, slice or class has changed. Of claims those matter that give devices
+// back, new ones of the namespace, and those of the pod.
 func (p *Plugin) afterDevices(_ klog.Logger, pod *v1.Pod, old, changed any) (fwk.QueueingHint, error) {
 	if _, member := keyOf(pod); !member || !p.prepares(pod) {
 		return fwk.QueueSkip, nil
 	}
-	if claim, ok := changed.(*resourceapi.ResourceClaim); ok && claim.Status.Allocation != nil {
+	if claim, ok := changed.(*resourceapi.ResourceClaim); ok {
 		before, known := old.(*resourceapi.ResourceClaim)
-		mine := func(own *resourceapi.ResourceClaim) bool { return own.UID == claim.UID }
-		if known && before.Status.Allocation != nil || !slices.ContainsFunc(p.claimsOf(pod), mine) {
+		freed := known && before.Status.Allocation != nil && claim.Status.Allocation == nil
+		own := slices.ContainsFunc(p.claimsOf(pod), func(own *resourceapi.ResourceClaim) bool { return own.UID == claim.UID })
+		if !freed && !own && (known || claim.Namespace != pod.Namespace) {
 			return fwk.QueueSkip, nil
 		}
 	}
