@@ -43,6 +43,8 @@ type registry struct {
 	reserving *gang
 	// floor is that of the state of the nodes in which it was asked for last.
 	floor *floor
+	// job is the gang that is planned beside the scheduling cycles, nil for none.
+	job *job
 	// search is when pods that have to end are searched again at the earliest.
 	search time.Time
 	// evictions are the pods that the keeper ends, and work wakes it.
@@ -93,6 +95,12 @@ type gang struct {
 	have    int
 	partial time.Time
 	plan    *plan
+	// job is the plan that is made beside the scheduling cycles, until a member uses it; nil for none. queued is true where it is the turn
+	// of other gangs. kept are holds of what is left of a plan that was overtaken, overtakings how many were in a row.
+	job         *job
+	queued      bool
+	kept        []types.UID
+	overtakings int
 	// refused is the last refusal, until anything changes.
 	refused *refused
 	// short is since when the gang is complete and does not fit; zero when that is not so.
@@ -425,6 +433,7 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 		}
 	}
 	if g.living() == 0 {
+		r.abandon(g)
 		r.end(g)
 		r.revoke(g)
 		r.holds.dropLost(key)

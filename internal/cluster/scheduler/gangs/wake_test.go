@@ -141,7 +141,7 @@ func TestWoken(t *testing.T) {
 			w.mu.Lock()
 			first := w.of(one("first", 0))
 			w.grant(first, &reservation{}, &way1(one("first", 0), false, []*v1.Pod{running("x", 8)}).Plan)
-			q := w.ask(w.train(), 0, 1, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
+			q := w.ask(w.train(), 1, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
 			w.answer(w.train(), pod(0, 3, ""), &q, nil, "too small")
 			w.revoke(first)
 			w.mu.Unlock()
