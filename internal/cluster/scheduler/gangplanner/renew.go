@@ -23,18 +23,19 @@ func (q *Question) exceeds(steps int) bool { return q.Budget.Steps > 0 && uint64
 var errOther = errors.New("members of the gang are on other nodes than the plan was made for")
 
 // Renew returns a plan, which was made of an earlier state of the cluster, as it is in that of the question: members whose places are
-// still free keep them, and the others are planned beside them. It returns nil where there is no plan with these, and then the places that
-// are still free. The members of the gang are those for which the plan was made. The error is gang.ErrSteps where the budget is used up.
+// still free keep them, and the others are planned beside them. It returns nil where there is no plan with these, or the budget is used up,
+// and then the places that are still free. The members of the gang are those for which the plan was made.
 func (p *Planner) Renew(q *Question, old *Plan) (*Plan, map[types.UID]Place, error) {
 	ask, made, err := p.again(q, old, nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	plan, kept, refusal, err := p.Model.Renew(q.Policy, ask.Keys, &ask.Gang, q.Held, made, q.Budget)
-	if err != nil {
+	over := errors.Is(err, gang.ErrSteps)
+	if err != nil && !over {
 		return nil, nil, err
 	}
-	if refusal != nil {
+	if refusal != nil || over {
 		made.Nodes = kept
 		return nil, p.read(ask, made).Places, nil
 	}
@@ -43,7 +44,7 @@ func (p *Planner) Renew(q *Question, old *Plan) (*Plan, map[types.UID]Place, err
 }
 
 // Stands tells whether pods, which were to end for a gang by an earlier state of the cluster, still have to end for it: it gets its places
-// when those have ended that are on their nodes, and does not fit before. The error is gang.ErrSteps where the budget is used up.
+// when those have ended that are on their nodes, and does not fit before.
 func (p *Planner) Stands(q *Question, ending *Ending, present func(*v1.Pod) bool) (bool, error) {
 	var holders []Holder
 	gone := map[types.UID]bool{}

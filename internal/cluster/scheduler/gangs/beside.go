@@ -19,15 +19,9 @@ import (
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// A scheduling cycle plans a gang itself as long as that takes at most cycleSteps, some 30 ms. What takes more is planned beside the cycles,
-// in a goroutine with a copy of the state of the cluster: one gang at a time, in at most besideSteps, some 30 s. A later cycle of a member
-// checks the plan against the state that it has, and plans again those members only whose places were taken in between.
-const (
-	cycleSteps  = 1 << 21
-	besideSteps = 1 << 31
-)
-
-// job is a gang that is planned beside the scheduling cycles.
+// job is a gang that is planned beside the scheduling cycles, in a goroutine with a copy of the state of the cluster, since that takes more
+// than Limits.CycleSteps. There is one at a time. A later cycle of a member checks the plan against the state that it has, and plans those
+// members again whose places were taken in between.
 type job struct {
 	gang  *gang
 	began time.Time
@@ -62,7 +56,7 @@ func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 	r.mu.Unlock()
 	beside, copies := p.copy(nodes)
 	text := j.says()
-	go beside.run(j, copies)
+	p.start(func() { beside.run(j, copies) })
 	return text
 }
 
@@ -89,7 +83,7 @@ func (p *Plugin) copy(nodes []fwk.NodeInfo) (*Plugin, []fwk.NodeInfo) {
 func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 	r := p.gangs
 	q := *j.q
-	q.budget = core.Budget{Steps: besideSteps, Rough: true, Stop: func() bool {
+	q.budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
 		runtime.Gosched() // The scheduling cycle goes first where there is one core.
 		return j.stopped.Load() || p.ended.Err() != nil
 	}}
@@ -162,7 +156,7 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	}
 	q := r.ask(g, p.model.Version(), nodes)
 	r.mu.Unlock()
-	renewed, kept, err := p.renew(&q, j.q.made, nodes)
+	renewed, kept, err := p.planner.Renew(p.asks(&q, q.view, nodes), j.q.made)
 	r.mu.Lock()
 	if err != nil {
 		return "", "", nil, err
@@ -175,15 +169,6 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	}
 	node, text = r.answer(g, pod, &q, renewed.Places, "")
 	return node, text, nil, nil
-}
-
-// renew returns a plan as it is in the present state, or the places of it that are still free.
-func (p *Plugin) renew(q *question, old *gangplanner.Plan, nodes []fwk.NodeInfo) (*gangplanner.Plan, map[types.UID]gangplanner.Place, error) {
-	renewed, kept, err := p.planner.Renew(p.asks(q, q.view, nodes), old)
-	if errors.Is(err, core.ErrSteps) {
-		return nil, nil, nil
-	}
-	return renewed, kept, err
 }
 
 // outdated returns why the result of a question is of no use: the gang is another one now. Members that have come in between are planned
@@ -321,16 +306,21 @@ func (r *registry) users(j *job) []*v1.Pod {
 func (j *job) places(pod *v1.Pod) bool { return j.q.made != nil && j.q.made.Places[pod.UID].Node != "" }
 
 // lateJob brings the member back that uses the result of a job: the queue loses one that is brought back in its own cycle. A result that none
-// uses for long is dropped. The caller holds the lock.
+// uses for long is dropped, and so is that of a gang without its least number of members. The caller holds the lock.
 func (r *registry) lateJob(g *gang, now time.Time) []*v1.Pod {
 	j := g.job
-	switch {
-	case j == nil || !j.done:
-		return nil
-	case now.Sub(j.ended) > r.limits.Reserve:
-		r.abandon(g)
-		g.wakeAt(now)
+	if j == nil {
 		return nil
 	}
-	return r.users(j)
+	r.build(g)
+	switch {
+	case !g.ready:
+		r.abandon(g)
+	case j.done && now.Sub(j.ended) > r.limits.Reserve:
+		r.abandon(g)
+		g.wakeAt(now)
+	case j.done:
+		return r.users(j)
+	}
+	return nil
 }

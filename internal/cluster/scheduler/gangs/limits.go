@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Limits are times after which the plugin stops waiting. The zero value of each stands for its default.
+// Limits are times after which the plugin stops waiting, and amounts of work after which it stops planning. The zero value of each stands for its default.
 type Limits struct {
 	// Look is how often the plugin looks for what has waited too long. The default is 1 s.
 	Look time.Duration
@@ -42,6 +42,12 @@ type Limits struct {
 	Unknown time.Duration
 	// Overdue is how long a reservation is kept after all pods should have ended that it waits for. The default is 30 s.
 	Overdue time.Duration
+	// CycleSteps is how much work of planning a scheduling cycle does itself, in steps of gang.Budget: what takes more is planned beside the
+	// cycles. The default is 1<<21, some 30 ms.
+	CycleSteps uint64
+	// BesideSteps is how much work of planning is done beside the cycles before a gang is planned class by class, or refused. The default is
+	// 1<<31, some 30 s.
+	BesideSteps uint64
 }
 
 func (l Limits) withDefaults() Limits {
@@ -51,6 +57,7 @@ func (l Limits) withDefaults() Limits {
 		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
 		Starve: cmp.Or(l.Starve, time.Minute), Hopeless: cmp.Or(l.Hopeless, time.Minute), Preempt: cmp.Or(l.Preempt, 30*time.Second),
 		Unknown: cmp.Or(l.Unknown, time.Hour), Overdue: cmp.Or(l.Overdue, 30*time.Second),
+		CycleSteps: cmp.Or(l.CycleSteps, 1<<21), BesideSteps: cmp.Or(l.BesideSteps, 1<<31),
 	}
 }
 

@@ -109,7 +109,7 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 // ask returns what to plan for a gang. The caller holds the lock.
 func (r *registry) ask(g *gang, version uint64, nodes []fwk.NodeInfo) question {
 	return question{
-		budget: core.Budget{Steps: cycleSteps},
+		budget: core.Budget{Steps: r.limits.CycleSteps},
 		key:    g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
 		held: r.holds.others(&seeker{key: g.key, priority: g.priority()}), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
 	}

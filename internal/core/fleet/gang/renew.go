@@ -2,20 +2,23 @@ package gang
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 )
 
 // Renew returns a plan that was made of another state of the fleet as it is in the present one: members whose places are still free keep
 // them, and the others are planned beside them. The second result is the node of each member that keeps its place, Unbound for the others.
-// The refusal says why there is no plan with these. The error is ErrSteps where the budget is used up.
+// The refusal says why there is no plan with these. The budget is for the members that are planned again: the error is ErrSteps where it is
+// used up. To look at the places of the plan takes some microseconds for each member.
 func (p *Planner) Renew(t *Topology, g *Gang, old *Plan) (plan Plan, kept []int, refusal *Refusal, err error) {
 	if err := p.comparable(t, g, old); err != nil {
 		return Plan{}, nil, nil, err
 	}
 	err = p.bounded(func() error {
-		r := p.newRun(t, g)
+		r := &run{Planner: p, topology: t, gang: g}
 		kept = r.keep(old.Nodes)
+		p.spent = 0
 		if slices.Equal(kept, old.Nodes) {
 			plan = *old
 			return nil
@@ -30,22 +33,33 @@ func (p *Planner) Renew(t *Topology, g *Gang, old *Plan) (plan Plan, kept []int,
 }
 
 // Stands tells whether holders are still what has to end: the gang gets the places of the plan when they have ended, and does not fit
-// before. The error is ErrSteps where the budget is used up.
+// before, as far as the budget allows to say.
 func (p *Planner) Stands(t *Topology, g *Gang, h *Holders, plan *Plan) (stands bool, err error) {
-	if err := p.comparable(t, g, plan); err != nil {
+	if err := cmp.Or(p.comparable(t, g, plan), h.validate(p.fleet.Len())); err != nil {
 		return false, err
 	}
 	err = p.bounded(func() error {
-		e, err := p.newEnding(t, g, h)
-		if err != nil || p.newRun(t, g).fitsOn(g.Required) {
+		sites, err := newSites(p.fleet, h)
+		if err != nil {
 			return err
 		}
+		e := &ending{run: &run{Planner: p, topology: t, gang: g}, sites: sites}
 		if err := e.show(slices.Repeat([]bool{true}, len(h.List))); err != nil {
 			return err
 		}
-		stands = slices.Equal(p.newRun(t, g).keep(plan.Nodes), plan.Nodes)
+		stands = slices.Equal(e.keep(plan.Nodes), plan.Nodes)
 		return nil
 	})
+	if err != nil || !stands {
+		return false, err
+	}
+	err = p.bounded(func() error {
+		stands = !p.newRun(t, g).fitsOn(g.Required)
+		return nil
+	})
+	if errors.Is(err, ErrSteps) {
+		return true, nil
+	}
 	return stands, err
 }
 
@@ -65,8 +79,12 @@ func (p *Planner) comparable(t *Topology, g *Gang, plan *Plan) error {
 	return nil
 }
 
-// keep places the members of a plan whose places are free, and returns their nodes, and those of bound members; Unbound for the others.
+// keep places the members of a plan whose places are free, and returns their nodes, and those of bound members; Unbound for the others. It
+// is not part of the budget.
 func (r *run) keep(nodes []int) []int {
+	budget := r.budget
+	r.budget = Budget{}
+	defer func() { r.budget = budget }()
 	g := r.gang
 	kept := make([]int, len(nodes))
 	whole, segments := newSame(r.topology, g.Required), map[int]*same{}

@@ -172,6 +172,9 @@ func TestBound(t *testing.T) {
 				t.Fatalf("case %d: %d steps have changed the fleet", number, steps)
 			}
 			if errors.Is(err, ErrSteps) {
+				if done := bounded.Stats().Steps; done > steps {
+					t.Fatalf("case %d: %d steps; want at most %d", number, done, steps)
+				}
 				over++
 				continue
 			}

@@ -29,7 +29,6 @@ func (p *Planner) Bound(b Budget) { p.budget = b }
 // spend counts steps. It ends the question by a panic, which bounded recovers, when these are too many.
 func (p *Planner) spend(steps int) {
 	p.spent += uint64(steps)
-	p.stats.Steps += uint64(steps)
 	if p.budget.Stop != nil && p.spent-p.asked >= stopEvery {
 		p.asked = p.spent
 		p.stopped = p.budget.Stop()
@@ -37,6 +36,7 @@ func (p *Planner) spend(steps int) {
 	if p.over = p.stopped || p.budget.Steps > 0 && p.spent > p.budget.Steps; p.over {
 		panic(ErrSteps)
 	}
+	p.stats.Steps += uint64(steps)
 }
 
 // bounded answers a question within the budget. The fleet is as before after it, whatever happens.
