@@ -14,10 +14,12 @@ import (
 
 // What a question costs before it comes to the planner of package gang, in steps of gang.Budget: to read a member, and to apply the rules of
 // a class of members to a node.
-const signatureSteps, capacitySteps = 500, 50
+const signatureSteps, capacitySteps = 1000, 50
 
 // exceeds tells whether so many steps are more than the budget has.
-func (q *Question) exceeds(steps int) bool { return q.Budget.Steps > 0 && uint64(steps) > q.Budget.Steps }
+func (q *Question) exceeds(steps int) bool {
+	return q.Budget.Steps > 0 && uint64(steps) > q.Budget.Steps
+}
 
 // errOther is why a plan is of no use that was made for members on other nodes.
 var errOther = errors.New("members of the gang are on other nodes than the plan was made for")

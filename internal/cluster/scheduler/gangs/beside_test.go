@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
@@ -415,5 +416,51 @@ func (s *scene) step(random *rand.Rand, counts map[string]int) {
 		if err != nil || job.err != nil || !same || job.text != why {
 			s.t.Fatalf("planned beside: %v, %q, %v; want %v, %q, %v", got, job.text, job.err, want, why, err)
 		}
+	}
+}
+
+// TestPlace: newer pods come before the members of a large gang but for the first ones, and before the more of them the less new they are.
+// The gang keeps its place before other gangs.
+func TestPlace(t *testing.T) {
+	w := newWorld()
+	for i := range 1000 {
+		w.set(sized("train", i, 1000, 1))
+	}
+	w.mu.Lock()
+	since := w.train().since
+	w.mu.Unlock()
+	before := func(at time.Time) (count int) {
+		for i := range 1000 {
+			if time, _, _ := w.place(queued{pod: sized("train", i, 1000, 1)}); !time.After(at) {
+				count++
+			}
+		}
+		return count
+	}
+	for after, want := range map[time.Duration]int{-1: 0, 0: atOnce, 1: atOnce, time.Second: atOnce + 250, time.Minute: 1000} {
+		if got := before(since.Add(after)); got != want {
+			t.Errorf("%d members come before a pod that is %v newer; want %d", got, after, want)
+		}
+	}
+	// When the gang is brought back after an hour, the newer pods come first again.
+	w.clock.Step(time.Hour)
+	w.planned(t, "n0", slices.Collect(maps.Values(w.train().pods))...)
+	if got := before(w.clock.Now()); got != atOnce {
+		t.Errorf("%d members come before a pod of now; want %d", got, atOnce)
+	}
+}
+
+// TestAdoptMany: a plan of thousands of members does not take a look at all holds for each of them.
+func TestAdoptMany(t *testing.T) {
+	w := newWorld()
+	var pods []*v1.Pod
+	for i := range gangview.MaxMembers {
+		pods = append(pods, sized("train", i, gangview.MaxMembers, 1))
+		w.set(pods[i])
+	}
+	began := time.Now()
+	w.planned(t, "n0", pods...)
+	if took := time.Since(began); took > 2*time.Second || len(w.holds.byPod) != gangview.MaxMembers {
+		t.Errorf("%v for %d holds; want less than 2 s for %d", took, len(w.holds.byPod), gangview.MaxMembers)
 	}
 }

@@ -272,6 +272,7 @@ func (g *gang) nodes() map[types.UID]string {
 // adopt keeps a plan, and holds its places. The caller holds the lock.
 func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	g.plan = newPlan(r.clock.Now())
+	g.brought = g.plan.progress
 	g.refused, g.short = nil, time.Time{}
 	r.revoke(g)
 	r.dropKept(g)

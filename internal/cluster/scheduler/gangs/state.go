@@ -85,6 +85,9 @@ type gang struct {
 	// since is when the least number of members existed first: the place of the gang in the queue. After a restart it is the same, unless
 	// members were replaced.
 	since time.Time
+	// turns are the positions of the members, brought is when all of them were brought to the queue last: see place.
+	turns   map[types.UID]int
+	brought time.Time
 	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
 	// gang from the beginning, so that whole is not a guess.
 	whole, followed bool
@@ -182,6 +185,7 @@ func (r *registry) build(g *gang) *gangview.Gang {
 		}
 		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
 		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
+		g.turns = turns(made.Members)
 		if g.since.IsZero() && g.ready {
 			g.since = complete(&made, r.clock.Now())
 		}
@@ -298,6 +302,7 @@ func (r *registry) awaken(g *gang) []*v1.Pod {
 	if r.build(g); !g.ready {
 		return nil
 	}
+	g.brought = r.clock.Now()
 	return r.pending(g)
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-gpu/berth/kube/test/schedulerbench/cluster"
@@ -31,6 +32,7 @@ func (o *one) withOthers(ctx context.Context) (report.Run, error) {
 	defer tick.Stop()
 	began := time.Now()
 	var submitted, settled time.Time
+	var complete atomic.Int64 // when all pods of gangs were created
 	for number := 0; settled.IsZero() || time.Since(submitted) < least; number++ {
 		select {
 		case <-ctx.Done():
@@ -47,11 +49,15 @@ func (o *one) withOthers(ctx context.Context) (report.Run, error) {
 		switch {
 		case submitted.IsZero() && time.Since(began) >= quiet:
 			submitted = time.Now()
-			go func() { done <- o.submit(ctx) }()
+			go func() {
+				err := o.submit(ctx)
+				complete.Store(time.Now().UnixNano())
+				done <- err
+			}()
 		case !submitted.IsZero():
 			created[name] = at
 		}
-		if !submitted.IsZero() && settled.IsZero() && (o.gangPods() >= len(o.objects.Pods) || time.Since(submitted) > o.Stalled) {
+		if !submitted.IsZero() && settled.IsZero() && (o.gangPods() >= len(o.objects.Pods) || complete.Load() > 0 && time.Since(time.Unix(0, complete.Load())) > o.Stalled) {
 			settled = time.Now()
 		}
 	}
@@ -59,7 +65,7 @@ func (o *one) withOthers(ctx context.Context) (report.Run, error) {
 		return report.Run{}, err
 	}
 	if _, err := o.wait(ctx, "bound", func(watchbinds.Progress) bool {
-		return o.waiting(created) == 0 || time.Since(submitted) > o.Stalled+drain
+		return o.waiting(created) == 0 || time.Since(settled) > drain
 	}); err != nil {
 		return report.Run{}, err
 	}
