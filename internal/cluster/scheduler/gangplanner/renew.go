@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// What a question costs before it comes to the planner of package gang, in steps of gang.Budget: to read a member, and to apply the rules of
-// a class of members to a node.
+// What a question costs before it comes to the planner of package gang, in steps of gang.Budget: to read a member, and to apply the rules
+// of a class of members to a node.
 const signatureSteps, capacitySteps = 1000, 50
 
 // exceeds tells whether so many steps are more than the budget has.
@@ -25,8 +25,8 @@ func (q *Question) exceeds(steps int) bool {
 var errOther = errors.New("members of the gang are on other nodes than the plan was made for")
 
 // Renew returns a plan, which was made of an earlier state of the cluster, as it is in that of the question: members whose places are
-// still free keep them, and the others are planned beside them. It returns nil where there is no plan with these, or the budget is used up,
-// and then the places that are still free. The members of the gang are those for which the plan was made.
+// still free keep them, and the others are planned beside them. It returns nil where there is no plan with these, or the budget is used
+// up, and then the places that are still free. The members of the gang are those for which the plan was made.
 func (p *Planner) Renew(q *Question, old *Plan) (*Plan, map[types.UID]Place, error) {
 	ask, made, err := p.again(q, old, nil)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// job is a gang that is planned beside the scheduling cycles, in a goroutine with a copy of the state of the cluster, since that takes more
-// than Limits.CycleSteps. There is one at a time. A later cycle of a member checks the plan against the state that it has, and plans those
-// members again whose places were taken in between.
+// job is a gang that is planned beside the scheduling cycles, in a goroutine with a copy of the state of the cluster, since that takes
+// more than Limits.CycleSteps. There is one at a time. A later cycle of a member checks the plan against the state that it has, and plans
+// those members again whose places were taken in between.
 type job struct {
 	gang  *gang
 	began time.Time
@@ -58,6 +58,20 @@ func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 	text := j.says()
 	p.start(func() { beside.run(j, copies) })
 	return text
+}
+
+// beside returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result. The caller holds
+// the lock.
+func (r *registry) beside(g *gang) (text string, waits bool) {
+	switch {
+	case g.job != nil && g.job.done:
+		return "", true
+	case g.job != nil:
+		return g.job.says(), true
+	case g.queued && r.job != nil:
+		return r.queuedText(g), true
+	}
+	return "", false
 }
 
 // queuedText is why a member waits whose gang is planned after another one. The caller holds the lock.
@@ -305,8 +319,8 @@ func (r *registry) users(j *job) []*v1.Pod {
 // places tells whether a member gets a node by the result.
 func (j *job) places(pod *v1.Pod) bool { return j.q.made != nil && j.q.made.Places[pod.UID].Node != "" }
 
-// lateJob brings the member back that uses the result of a job: the queue loses one that is brought back in its own cycle. A result that none
-// uses for long is dropped, and so is that of a gang without its least number of members. The caller holds the lock.
+// lateJob brings the member back that uses the result of a job: the queue loses one that is brought back in its own cycle. A result that
+// none uses for long is dropped, and so is that of a gang without its least number of members. The caller holds the lock.
 func (r *registry) lateJob(g *gang, now time.Time) []*v1.Pod {
 	j := g.job
 	if j == nil {

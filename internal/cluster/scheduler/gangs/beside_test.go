@@ -25,22 +25,22 @@ import (
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-const nodeGPUs = 4
-
 // liveNode is a node of the scheduler's snapshot: it changes in place.
 type liveNode struct {
 	fwk.NodeInfo
 	node       *v1.Node
 	pods       []*v1.Pod
 	generation int64
+	gpus       int64
 }
 
 func (n *liveNode) Node() *v1.Node               { return n.node }
 func (n *liveNode) GetGeneration() int64         { return n.generation }
-func (n *liveNode) GetAllocatable() fwk.Resource { return amounts{cpu: 64000, gpus: nodeGPUs} }
+func (n *liveNode) GetAllocatable() fwk.Resource { return amounts{cpu: 192000, gpus: n.gpus} }
 func (n *liveNode) GetRequested() fwk.Resource {
-	used := amounts{cpu: int64(len(n.pods)) * 1000}
+	var used amounts
 	for _, pod := range n.pods {
+		used.cpu += pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
 		used.gpus += gpusOf(pod)
 	}
 	return used
@@ -90,10 +90,12 @@ type scene struct {
 	// jobs are what was started and has not run.
 	jobs   []func()
 	number int
+	// gpus are those of a node that is added.
+	gpus int64
 }
 
-func newScene(t testing.TB, nodes int, limits Limits) *scene {
-	s := &scene{world: newWorld(), t: t, queue: &brought{pods: map[string]*v1.Pod{}}}
+func newScene(t testing.TB, nodes int, gpus int64, limits Limits) *scene {
+	s := &scene{world: newWorld(), t: t, queue: &brought{pods: map[string]*v1.Pod{}}, gpus: gpus}
 	s.limits = limits.withDefaults()
 	m := model.New(model.Deps{})
 	s.registry.requests = m.Requests
@@ -112,11 +114,11 @@ func (s *scene) addNode() {
 	name := fmt.Sprintf("n%d", s.number)
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"topology.kubernetes.io/rack": fmt.Sprintf("r%d", s.number/3)}}}
 	node.Status.Allocatable = v1.ResourceList{
-		v1.ResourceCPU: resource.MustParse("64"), v1.ResourceMemory: resource.MustParse("1Ti"), "nvidia.com/gpu": *resource.NewQuantity(nodeGPUs, resource.DecimalSI),
+		v1.ResourceCPU: resource.MustParse("192"), v1.ResourceMemory: resource.MustParse("1Ti"), "nvidia.com/gpu": *resource.NewQuantity(s.gpus, resource.DecimalSI),
 	}
-	s.nodes = append(s.nodes, &liveNode{generation: int64(s.number), node: node})
+	s.nodes = append(s.nodes, &liveNode{generation: int64(s.number), node: node, gpus: s.gpus})
 	gpuNode := &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	for g := range nodeGPUs {
+	for g := range int(s.gpus) {
 		gpuNode.Status.Devices = append(gpuNode.Status.Devices, v1alpha1.GPUDevice{
 			UUID: fmt.Sprintf("GPU-%s-%d", name, g), Index: g, Minor: g, PCIBusID: fmt.Sprintf("0000:%02x:00.0", g), Product: "H100",
 			Health: v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu"},
@@ -184,8 +186,8 @@ func (s *scene) place(at int, pod *v1.Pod) {
 	n := s.nodes[at]
 	n.pods = append(n.pods, pod)
 	s.touch(n)
-	if used := n.GetRequested().(amounts); used.gpus > nodeGPUs {
-		s.t.Fatalf("%s has %d GPUs in use of %d", n.node.Name, used.gpus, nodeGPUs)
+	if used := n.GetRequested().(amounts); used.gpus > n.gpus {
+		s.t.Fatalf("%s has %d GPUs in use of %d", n.node.Name, used.gpus, n.gpus)
 	}
 }
 
@@ -202,7 +204,7 @@ func (s *scene) other(from int, gpus int64) bool {
 	c := &cycle{seeker: s.seeker(p, gangview.Key{})}
 	for i := range s.nodes {
 		n := s.nodes[(from+i)%len(s.nodes)]
-		if used := n.GetRequested().(amounts); used.gpus+gpus <= nodeGPUs && s.plugin.lacks(c, p, n) == nil {
+		if used := n.GetRequested().(amounts); used.gpus+gpus <= n.gpus && s.plugin.lacks(c, p, n) == nil {
 			s.place((from+i)%len(s.nodes), p)
 			return true
 		}
@@ -249,7 +251,7 @@ func TestBeside(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(t, 6, Limits{CycleSteps: 1})
+			s := newScene(t, 6, 4, Limits{CycleSteps: 1})
 			create(s)
 			first := sized("train", 0, size, 2)
 			want := "berth: gang ml/train is being planned: 8 members, since 2026-11-24T12:00:00Z"
@@ -278,7 +280,7 @@ func TestBeside(t *testing.T) {
 
 // TestBesideWait: one gang is planned at a time beside the cycles, the others in the order of the line; a small gang need not wait.
 func TestBesideWait(t *testing.T) {
-	s := newScene(t, 6, Limits{CycleSteps: 5000})
+	s := newScene(t, 6, 4, Limits{CycleSteps: 5000})
 	for _, gang := range []string{"a", "b", "c"} {
 		for i := range 12 {
 			s.set(sized(gang, i, 12, 1))
@@ -330,7 +332,7 @@ func TestBesideWalk(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		s := newScene(t, 6, Limits{CycleSteps: 1})
+		s := newScene(t, 6, 4, Limits{CycleSteps: 1})
 		size, gpus := 2+random.IntN(6), 1+random.Int64N(3)
 		least := 1 + random.IntN(size)
 		for i := range size {

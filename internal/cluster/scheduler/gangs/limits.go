@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Limits are times after which the plugin stops waiting, and amounts of work after which it stops planning. The zero value of each stands for its default.
+// Limits are times after which the plugin stops waiting, and amounts of work after which it stops planning. The zero value of each stands
+// for its default.
 type Limits struct {
 	// Look is how often the plugin looks for what has waited too long. The default is 1 s.
 	Look time.Duration
@@ -16,8 +17,8 @@ type Limits struct {
 	Release time.Duration
 	// Rebind is how long the place of a member is held from the first time that its binding fails. The default is 30 s.
 	Rebind time.Duration
-	// Lost is how long the place of a lost member is held, and how long it is remembered which pods of a gang have succeeded after its last
-	// one has ended. The default is 5 minutes.
+	// Lost is how long the place of a lost member is held, and how long it is remembered which pods of a gang have succeeded after its
+	// last one has ended. The default is 5 minutes.
 	Lost time.Duration
 	// Repeat is how long members repeat the refusal of the first one, which plans again whenever anything has changed. The default is 5 s.
 	Repeat time.Duration
@@ -34,19 +35,19 @@ type Limits struct {
 	Starve time.Duration
 	// Hopeless is how long a gang gets no reservation that would not fit with one. The default is 1 minute.
 	Hopeless time.Duration
-	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up to
-	// 16 times that. The default is 30 s.
+	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up
+	// to 16 times that. The default is 30 s.
 	Preempt time.Duration
 	// Unknown is how long a reservation is kept whose start is not known, and how long the gang gets no other one then. The default is
 	// 1 hour.
 	Unknown time.Duration
 	// Overdue is how long a reservation is kept after all pods should have ended that it waits for. The default is 30 s.
 	Overdue time.Duration
-	// CycleSteps is how much work of planning a scheduling cycle does itself, in steps of gang.Budget: what takes more is planned beside the
-	// cycles. The default is 1<<21, some 30 ms.
+	// CycleSteps is how much work of planning a scheduling cycle does itself, in steps of gang.Budget: what takes more is planned beside
+	// the cycles. The default is 1<<21, some 30 ms.
 	CycleSteps uint64
-	// BesideSteps is how much work of planning is done beside the cycles before a gang is planned class by class, or refused. The default is
-	// 1<<31, some 30 s.
+	// BesideSteps is how much work of planning is done beside the cycles before a gang is planned class by class, or refused. The default
+	// is 1<<31, some 30 s.
 	BesideSteps uint64
 }
 

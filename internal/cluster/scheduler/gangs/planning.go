@@ -179,14 +179,8 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 	if held := r.holds.byPod[pod.UID]; held != nil {
 		return held.node, ""
 	}
-	if g.job != nil {
-		if g.job.done {
-			return "", ""
-		}
-		return "", g.job.says()
-	}
-	if g.queued && r.job != nil {
-		return "", r.queuedText(g)
+	if text, waits := r.beside(g); waits {
+		return "", text
 	}
 	if now.Before(g.next) {
 		return "", r.pausing(g, version)

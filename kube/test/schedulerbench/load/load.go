@@ -68,8 +68,8 @@ type Load struct {
 	// Impossible is a load that no scheduler can bind. Its pods are created when the scheduler is ready, and what is measured is the time
 	// until all of them are refused.
 	Impossible bool
-	// Beside is how many pods of 1 GPU without a gang are created in a second beside the others, while the scheduler runs; 0 is none. What is
-	// measured is how long each of them waits for its node.
+	// Beside is how many pods of 1 GPU without a gang are created in a second beside the others, while the scheduler runs; 0 is none.
+	// What is measured is how long each of them waits for its node.
 	Beside int
 	// Nodes is the number of nodes, unless the command line says how many; 0 leaves it to that.
 	Nodes int
