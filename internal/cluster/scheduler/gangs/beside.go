@@ -46,7 +46,11 @@ func (j *job) says() string {
 func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 	r := p.gangs
 	r.mu.Lock()
-	if other := r.job; other != nil {
+	switch {
+	case r.gangs[q.key] != g:
+		r.mu.Unlock()
+		return unknownGang // It has ended since it was asked about.
+	case r.job != nil:
 		defer r.mu.Unlock()
 		g.queued = true
 		return r.queuedText(g)

@@ -452,17 +452,14 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestAdoptMany: a plan of thousands of members does not take a look at all holds for each of them.
-func TestAdoptMany(t *testing.T) {
-	w := newWorld()
-	var pods []*v1.Pod
-	for i := range gangview.MaxMembers {
-		pods = append(pods, sized("train", i, gangview.MaxMembers, 1))
-		w.set(pods[i])
-	}
-	began := time.Now()
-	w.planned(t, "n0", pods...)
-	if took := time.Since(began); took > 2*time.Second || len(w.holds.byPod) != gangview.MaxMembers {
-		t.Errorf("%v for %d holds; want less than 2 s for %d", took, len(w.holds.byPod), gangview.MaxMembers)
+// TestBesideGone: a gang that has ended since it was asked about does not take the turn of others.
+func TestBesideGone(t *testing.T) {
+	s := newScene(t, 2, 4, Limits{CycleSteps: 1})
+	s.set(sized("train", 0, 1, 1))
+	g := s.train()
+	q := s.ask(g, 1, s.infos())
+	s.remove(sized("train", 0, 1, 1))
+	if text := s.plugin.begin(g, &q, s.infos()); text != unknownGang || s.job != nil || len(s.jobs) > 0 {
+		t.Errorf("%q, %d jobs; want none", text, len(s.jobs))
 	}
 }

@@ -49,7 +49,7 @@ func BenchmarkLoads(b *testing.B) {
 			}
 			p, topology := newPlanner(b, used, 8)
 			for b.Loop() {
-				p.rows = map[string]*row{}
+				p.rows, p.byContent = map[string]*row{}, newByContent()
 				_, _, err := p.Plan(topology, g)
 				if err != nil {
 					b.Fatal(err)

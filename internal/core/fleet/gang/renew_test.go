@@ -252,3 +252,18 @@ func TestManyKinds(t *testing.T) {
 		t.Errorf("%d steps; want at most 20 million", steps)
 	}
 }
+
+// TestTraffic: members that differ only in the bandwidth that they need have different places.
+func TestTraffic(t *testing.T) {
+	n := fleet.Empty("node-00", "H100", 8000, 8000, 1)
+	n.GPUs[0] = fleet.GPU{Free: 500, Resource: replica, Unit: 250}
+	n.AddTraffic(0, fleet.Bandwidth)
+	planner, topology := newPlanner(t, []fleet.Node{n}, 2)
+	for traffic, want := range map[fleet.Traffic]bool{0: true, fleet.Bandwidth: false} {
+		g := alike(1, 1)
+		g.Classes[0].Requests = []fleet.Shape{{Resource: replica, GPUs: 1, Traffic: traffic}}
+		if plan, refusal, err := planner.Plan(topology, g); err != nil || (refusal == nil) != want {
+			t.Errorf("traffic %d: %+v, %v, %v; want a plan: %v", traffic, plan, refusal, err, want)
+		}
+	}
+}
