@@ -40,7 +40,7 @@ soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; pr
 bench: ## Go benchmarks with the figures of docs/performance.md; RUN=pairs: only the calls in pairs, beside their bars
 	@hack/bench.sh
 
-bench-scheduler: ## berth-scheduler beside kube-scheduler, 500 nodes, single pods and gangs: pods per second, CPU time, memory, ratios (10 minutes)
+bench-scheduler: ## berth-scheduler beside kube-scheduler, 500 nodes, single pods and gangs: pods per second, CPU time, memory, ratios, how long other pods wait beside gangs (20 minutes)
 	@hack/bench-scheduler.sh
 
 bench-scheduler-gangs: ## the loads of bench-scheduler with gangs, also berth-scheduler with Kubernetes' own gang scheduling (10 minutes)

@@ -85,6 +85,16 @@ func New(nodes []Node, seed uint64) (*Fleet, error) {
 	return f, nil
 }
 
+// Copy returns a fleet of the same nodes, in the same order, with what is free on them now. No checkpoint is open in it.
+func (f *Fleet) Copy() *Fleet {
+	c := *f
+	c.nodes, c.generations, c.log, c.open = slices.Clone(f.nodes), slices.Clone(f.generations), nil, 0
+	for i := range c.nodes {
+		c.nodes[i].GPUs = slices.Clone(c.nodes[i].GPUs)
+	}
+	return &c
+}
+
 // Len returns the number of nodes.
 func (f *Fleet) Len() int { return len(f.nodes) }
 

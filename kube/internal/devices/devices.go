@@ -115,8 +115,13 @@ func (d *Devices) Needs(pod *v1.Pod) bool {
 }
 
 // Try begins a trial. Another one begins after its end.
-func (d *Devices) Try() gangplanner.Trial {
-	d.trial.Lock()
+func (d *Devices) Try(wait bool) gangplanner.Trial {
+	switch {
+	case wait:
+		d.trial.Lock()
+	case !d.trial.TryLock():
+		return nil
+	}
 	d.claims.begin()
 	return &trial{Devices: d}
 }

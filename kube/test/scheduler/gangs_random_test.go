@@ -94,6 +94,9 @@ func newGangWorld(t *testing.T, seed uint64) *gangWorld {
 		Repeat: 500 * time.Millisecond, Mask: time.Second, Retry: 100 * time.Millisecond, Preempt: 100 * time.Millisecond,
 		Starve: 2 * time.Second, Hopeless: time.Second, Overdue: time.Second, Unknown: time.Second, Period: 2 * time.Second,
 	}
+	if seed%2 == 0 {
+		w.limits.CycleSteps = 1 // All is planned beside the scheduling cycles.
+	}
 	w.refuse = func(b *corev1.Binding) error {
 		if refuse, _ := w.faulty(b); refuse {
 			return errors.New("the API server refuses the binding")

@@ -12,8 +12,9 @@ type Devices interface {
 	Served(name v1.ResourceName) bool
 	// Needs tells whether the plugin gives a pod devices, on some nodes at least.
 	Needs(pod *v1.Pod) bool
-	// Try begins a trial, which the caller has to end. Any goroutine may call it.
-	Try() Trial
+	// Try begins a trial, which the caller has to end. There is one at a time: where there is another one it waits, or returns nil. Any
+	// goroutine may call it.
+	Try(wait bool) Trial
 }
 
 // Trial gives devices to pods of a plan, one after another. Nobody else sees what it does.

@@ -30,7 +30,8 @@ type Ending struct {
 
 // End returns which of some holders, the most important first, have to end so that the gang fits: the fewest violations of budgets first,
 // then the lowest of the highest ranks, then the fewest pods. It returns nil for a gang that does not fit even without all of them, for one
-// that fits beside them, and for one with ResourceClaims, whose devices cannot be planned.
+// that fits beside them, and for one with ResourceClaims, whose devices cannot be planned. Where the budget is used up the error is
+// gang.ErrSteps.
 func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budgets) (*Ending, error) {
 	if len(holders) == 0 || usesClaims(q.View.Members) {
 		return nil, nil
@@ -45,7 +46,7 @@ func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budget
 	if err != nil || ask == nil {
 		return nil, err
 	}
-	ended, err := p.Model.End(q.Policy, ask.Keys, &ask.Gang, q.Held, p.holders(holders, disruptions))
+	ended, err := p.Model.End(q.Policy, ask.Keys, &ask.Gang, q.Held, p.holders(holders, disruptions), q.Budget)
 	if err != nil || ended == nil {
 		return nil, err
 	}

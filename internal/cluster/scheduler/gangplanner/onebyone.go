@@ -15,8 +15,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// mostSteps bounds how often members are tried on nodes for one plan, beside a few times for each member.
-const mostSteps = 4000
+// mostSteps bounds how often members are tried on nodes for one plan, beside a few times for each member. trySteps is what a try costs, in
+// steps of gang.Budget: some 0.5 ms.
+const mostSteps, trySteps = 4000, 1 << 15
 
 // needsDevices tells whether a plan depends on what Kubernetes' plugin for devices says.
 func (p *Planner) needsDevices(ask *gangplan.Question) bool {
@@ -28,9 +29,16 @@ func (p *Planner) needsDevices(ask *gangplan.Question) bool {
 // devices: those of other drivers, and of nodes that serve an extended resource by ResourceClaims.
 func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.Plan, refusal *gang.Refusal) (answer Answer, err error) {
 	err = p.Model.Try(q.Policy, q.Held, func(places *model.Trial) error {
-		devices := p.Devices.Try()
+		beside := q.Budget.Steps == 0 || q.Budget.Rough
+		devices := p.Devices.Try(beside)
+		if devices == nil {
+			return gang.ErrSteps // A gang is planned beside the cycles, which must not wait for that.
+		}
 		defer devices.End()
 		o := p.oneByOne(ask, q, places, devices)
+		if !beside {
+			o.steps = min(o.steps, int(q.Budget.Steps/trySteps))
+		}
 		for _, place := range q.Promised {
 			if i, known := p.Model.Index(place.Node); known {
 				devices.Place(place.Pod, o.nodes[i])
@@ -38,15 +46,21 @@ func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.
 		}
 		for i := range plans {
 			if o.carries(&plans[i]) {
-				answer.Plans = append(answer.Plans, p.read(ask, &plans[i]))
+				plan := p.read(ask, &plans[i])
+				plan.devices = true
+				answer.Plans = append(answer.Plans, plan)
 			}
 		}
 		if len(answer.Plans) > 0 {
 			return nil
 		}
 		if plan, found := o.plan(); found {
+			plan.devices = true
 			answer.Plans = []Plan{plan}
 			return nil
+		}
+		if o.steps <= 0 && !beside {
+			return gang.ErrSteps
 		}
 		if answer.Refusal = refusal; refusal == nil || !refusal.Apart && refusal.Domains > 0 {
 			answer.Refusal = o.refusal()
@@ -150,7 +164,7 @@ func (o *oneByOne) carries(plan *gang.Plan) bool {
 			continue
 		}
 		pod := o.ask.Members[i]
-		if claims.Unbindable(o.manager(), pod, o.nodes[node]) != "" || o.devices.Place(pod, o.nodes[node]) != "" {
+		if o.steps--; o.steps <= 0 || claims.Unbindable(o.manager(), pod, o.nodes[node]) != "" || o.devices.Place(pod, o.nodes[node]) != "" {
 			return false
 		}
 	}

@@ -45,6 +45,8 @@ type Question struct {
 	Promised []Place
 	// Plans is how many plans are wanted.
 	Plans int
+	// Budget bounds the work. Where it is used up the error is gang.ErrSteps.
+	Budget gang.Budget
 }
 
 // Answer has plans, the best first, or says why there is none.
@@ -64,6 +66,12 @@ type Plan struct {
 	Level, Domain string
 	// Exact is false where there may be a better plan, which places more members.
 	Exact bool
+
+	// ask is the question that was answered, and made the answer. They are not set where members were placed one by one.
+	ask  *gangplan.Question
+	made gang.Plan
+	// devices is true where members get devices by Kubernetes' own plugin.
+	devices bool
 }
 
 // Place is what a plan says of a member.
@@ -75,11 +83,14 @@ type Place struct {
 
 // Plan plans a gang.
 func (p *Planner) Plan(q *Question) (Answer, error) {
+	if q.exceeds(len(q.View.Members) * signatureSteps) {
+		return Answer{}, gang.ErrSteps
+	}
 	ask, answer, err := p.ask(q, nil)
 	if err != nil || ask == nil {
 		return answer, err
 	}
-	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans))
+	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans), q.Budget)
 	switch {
 	case err != nil:
 		return Answer{}, err
@@ -110,6 +121,9 @@ func (p *Planner) ask(q *Question, gone map[types.UID]bool) (*gangplan.Question,
 	if away := len(q.View.Members) - len(ask.Members); away > 0 && gangplan.Least(q.View) > len(ask.Members) {
 		return nil, Answer{Gone: away}, nil
 	}
+	if q.exceeds(len(ask.Classes) * len(q.Nodes) * capacitySteps) {
+		return nil, Answer{}, gang.ErrSteps
+	}
 	for c := range ask.Classes {
 		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
 	}
@@ -118,7 +132,7 @@ func (p *Planner) ask(q *Question, gone map[types.UID]bool) (*gangplan.Question,
 
 // read returns a plan by the names of nodes.
 func (p *Planner) read(ask *gangplan.Question, made *gang.Plan) Plan {
-	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(ask.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact}
+	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(ask.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact, ask: ask, made: *made}
 	for at, member := range ask.Gang.Members {
 		if node := made.Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
 			pod := ask.Members[at]

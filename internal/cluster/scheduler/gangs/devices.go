@@ -23,6 +23,9 @@ import (
 
 // claimsOf returns the claims of a pod that exist.
 func (p *Plugin) claimsOf(pod *v1.Pod) (list []*resourceapi.ResourceClaim) {
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return nil
+	}
 	manager := p.handle.SharedDRAManager()
 	if manager == nil {
 		return nil

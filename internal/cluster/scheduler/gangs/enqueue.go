@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -37,7 +38,7 @@ func (r *registry) why(pod *v1.Pod) string {
 }
 
 // Less sorts the queue by priority and time, as Kubernetes does. The time of a member is that at which its gang was complete first, so
-// that its members follow one another.
+// that its members follow one another; but see place.
 func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
 	if x, y := a.GetPriority(), b.GetPriority(); x != y {
 		return x > y
@@ -50,7 +51,27 @@ func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
 	return cmp.Or(cmp.Compare(ga, gb), cmp.Compare(ra, rb)) < 0
 }
 
-// place returns the place of a pod in the queue: the time, then the gang, then the pod's name.
+const (
+	// atOnce are how many members of a gang come before all pods that are newer than the gang. Each further one comes memberTime later, so
+	// that the cycles of thousands of members do not keep newer pods waiting for seconds.
+	atOnce     = 32
+	memberTime = 4 * time.Millisecond
+)
+
+// turns returns the positions of members, nil for few.
+func turns(members []*v1.Pod) map[types.UID]int {
+	if len(members) <= atOnce {
+		return nil
+	}
+	at := make(map[types.UID]int, len(members))
+	for i, pod := range members {
+		at[pod.UID] = i
+	}
+	return at
+}
+
+// place returns the place of a pod in the queue: the time, then the gang, then the pod's name. The time of a member beyond the first ones
+// is counted from when the members were brought to the queue last.
 func (r *registry) place(entity fwk.QueuedEntityInfo) (since time.Time, gang, name string) {
 	since = entity.GetTimestamp()
 	info, ok := entity.(interface{ GetPod() *v1.Pod })
@@ -64,7 +85,11 @@ func (r *registry) place(entity fwk.QueuedEntityInfo) (since time.Time, gang, na
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g := r.of(pod); g != nil && !g.since.IsZero() {
-		return g.since, g.name, pod.Name
+		since = g.since
+		if behind := g.turns[pod.UID] - atOnce; behind >= 0 {
+			since = later(since, g.brought).Add(time.Duration(behind+1) * memberTime)
+		}
+		return since, g.name, pod.Name
 	}
 	return since, "", pod.Name
 }

@@ -19,15 +19,15 @@ import (
 // lower returns the pods on nodes that a gang of a priority can end, the most important first. A gang ends as a whole, but for its surplus:
 // members above its least number, those of the highest index. A group of Kubernetes' own scheduling ends as a whole. Pods that are being
 // deleted and end soon are the least important ones, the one that ends first the least; the second result has only these. Other pods that
-// are being deleted are in neither: nothing ends them earlier.
+// are being deleted are in neither: nothing ends them earlier. The lock is taken for one node at a time, since the cycles of other pods
+// need it.
 func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32) (list, terminating []gangplanner.Holder) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	now := r.server.now()
 	units := map[string][]*v1.Pod{}
 	gangs := map[string]*gang{}
 	var deleted []*v1.Pod
 	for _, node := range nodes {
+		r.mu.Lock()
 		for _, info := range node.GetPods() {
 			pod := info.GetPod()
 			if pod.DeletionTimestamp != nil {
@@ -44,6 +44,7 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 				gangs[name] = of
 			}
 		}
+		r.mu.Unlock()
 	}
 	over := deletedUnits(deleted)
 	if len(units) == 0 && len(over) == 0 {
@@ -51,7 +52,9 @@ func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32)
 	}
 	running := slices.Clone(over)
 	for name, pods := range units {
+		r.mu.Lock()
 		running = append(running, r.divide(name, gangs[name], pods)...)
+		r.mu.Unlock()
 	}
 	return holders(running), holders(over)
 }

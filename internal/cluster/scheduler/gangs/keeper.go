@@ -147,6 +147,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	r.holds.expire(now)
+	var jobs []*v1.Pod
 	for _, g := range r.gangs {
 		if r.forget(g) {
 			continue
@@ -156,9 +157,13 @@ func (r *registry) overdue() (again []released, lost []partly) {
 		}
 		r.review(g, now)
 		again = append(again, r.late(g, now)...)
+		jobs = append(jobs, r.lateJob(g, now)...)
 		if l, over := r.partly(g, now); over {
 			lost = append(lost, l)
 		}
+	}
+	if jobs = append(jobs, r.nextJob()...); len(jobs) > 0 {
+		again = append(again, released{pods: jobs})
 	}
 	if len(r.blocked) > 0 && r.holds.freed != r.unblocked {
 		again = append(again, released{pods: slices.Collect(maps.Values(r.blocked))})

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Limits are times after which the plugin stops waiting. The zero value of each stands for its default.
+// Limits are times after which the plugin stops waiting, and amounts of work after which it stops planning. The zero value of each stands
+// for its default.
 type Limits struct {
 	// Look is how often the plugin looks for what has waited too long. The default is 1 s.
 	Look time.Duration
@@ -16,8 +17,8 @@ type Limits struct {
 	Release time.Duration
 	// Rebind is how long the place of a member is held from the first time that its binding fails. The default is 30 s.
 	Rebind time.Duration
-	// Lost is how long the place of a lost member is held, and how long it is remembered which pods of a gang have succeeded after its last
-	// one has ended. The default is 5 minutes.
+	// Lost is how long the place of a lost member is held, and how long it is remembered which pods of a gang have succeeded after its
+	// last one has ended. The default is 5 minutes.
 	Lost time.Duration
 	// Repeat is how long members repeat the refusal of the first one, which plans again whenever anything has changed. The default is 5 s.
 	Repeat time.Duration
@@ -34,8 +35,8 @@ type Limits struct {
 	Starve time.Duration
 	// Hopeless is how long a gang gets no reservation that would not fit with one. The default is 1 minute.
 	Hopeless time.Duration
-	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up to
-	// 16 times that. The default is 30 s.
+	// Preempt is how long a gang waits at first before it ends further pods, from when those have ended that it has ended; it doubles up
+	// to 16 times that. The default is 30 s.
 	Preempt time.Duration
 	// Unknown is how long a reservation is kept whose start is not known, and Period how long after the beginning of such a time the next
 	// one begins, for any gang. The defaults are 5 and 30 minutes.
@@ -43,6 +44,12 @@ type Limits struct {
 	// Overdue is how long a reservation is kept after all pods should have ended that it waits for, and how long a pod is waited for that
 	// has ended but for its finalizers. The default is 30 s.
 	Overdue time.Duration
+	// CycleSteps is how much work of planning a scheduling cycle does itself, in steps of gang.Budget: what takes more is planned beside
+	// the cycles. The default is 1<<21, some 30 ms.
+	CycleSteps uint64
+	// BesideSteps is how much work of planning is done beside the cycles before a gang is planned class by class, or refused. The default
+	// is 1<<31, some 30 s.
+	BesideSteps uint64
 }
 
 func (l Limits) withDefaults() Limits {
@@ -52,6 +59,7 @@ func (l Limits) withDefaults() Limits {
 		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
 		Starve: cmp.Or(l.Starve, time.Minute), Hopeless: cmp.Or(l.Hopeless, time.Minute), Preempt: cmp.Or(l.Preempt, 30*time.Second),
 		Unknown: cmp.Or(l.Unknown, 5*time.Minute), Period: cmp.Or(l.Period, 30*time.Minute), Overdue: cmp.Or(l.Overdue, 30*time.Second),
+		CycleSteps: cmp.Or(l.CycleSteps, 1<<21), BesideSteps: cmp.Or(l.BesideSteps, 1<<31),
 	}
 }
 

@@ -1,6 +1,7 @@
 package gangs
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
 // question is what to plan: a copy of what the registry knows of a gang.
@@ -33,11 +35,16 @@ type question struct {
 	pause time.Duration
 	// changes is the number of changes of the gang that the question knows of.
 	changes uint64
-	// asked is what the planner was asked, and short is true where the answer was that the gang does not fit.
+	// budget bounds the work.
+	budget core.Budget
+	// asked is what the planner was asked, made the plan, and short is true where the answer was that the gang does not fit.
 	asked *gangplanner.Question
+	made  *gangplanner.Plan
 	short bool
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
+	// search is what was found that has to end for the gang; nil where that was not sought yet.
+	search *search
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
@@ -71,12 +78,20 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 		r.mu.Unlock()
 		return node, text, nil, nil
 	}
+	if j := g.job; j != nil {
+		r.mu.Unlock()
+		return p.conclude(pod, g, j, nodes)
+	}
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
+	g.queued = false
 	r.mu.Unlock()
 
 	began := r.clock.Now()
 	planned, text, err := p.plan(&q, nodes)
-	if err != nil {
+	switch {
+	case errors.Is(err, core.ErrSteps):
+		return "", p.begin(g, &q, nodes), nil, nil
+	case err != nil:
 		return "", "", nil, err
 	}
 	q.pause = pauseAfter(r.clock.Since(began))
@@ -99,7 +114,8 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) question {
 	held := r.holds.others(&seeker{key: g.key, priority: priority})
 	return question{
-		key: g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
+		budget: core.Budget{Steps: r.limits.CycleSteps},
+		key:    g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
 		held: held, promised: r.promised(held), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
 	}
 }
@@ -168,6 +184,9 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 	if held := r.holds.byPod[pod.UID]; held != nil {
 		return held.node, ""
 	}
+	if text, waits := r.beside(g); waits {
+		return "", text
+	}
 	if now.Before(g.next) {
 		return "", r.pausing(g, version)
 	}
@@ -206,7 +225,8 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 	if text == "" && len(planned) == 0 {
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
-	if text != "" {
+	if g.overtakings = 0; text != "" {
+		r.dropKept(g)
 		if len(q.left) > 0 {
 			text += r.besides(g)
 		}
@@ -255,17 +275,23 @@ func (g *gang) nodes() map[types.UID]string {
 // adopt keeps a plan, and holds its places. The caller holds the lock.
 func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	g.plan = newPlan(r.clock.Now())
+	g.brought = g.plan.progress
 	g.refused, g.short = nil, time.Time{}
 	r.revoke(g)
+	r.dropKept(g)
 	if len(g.nodes()) == 0 {
 		g.whole, g.followed = false, true
 	}
 	var pods []*v1.Pod
+	hasLost := true
 	for uid, at := range planned {
 		g.plan.nodes[uid] = at.Node
 		pods = append(pods, at.Pod)
-		if lost := r.holds.found(g.key, at.Node); lost != nil {
-			g.plan.replaced = append(g.plan.replaced, lost)
+		if hasLost {
+			lost := r.holds.found(g.key, at.Node)
+			if hasLost = lost != nil; hasLost {
+				g.plan.replaced = append(g.plan.replaced, lost)
+			}
 		}
 		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
 	}
@@ -279,13 +305,7 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
 	}
-	allowed := map[string]map[string]bool{}
-	for text, m := range q.masks {
-		allowed[text] = m.allowed
-	}
-	q.asked = &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: &view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left, Plans: 1,
-	}
+	q.asked = p.asks(q, &view, nodes)
 	q.devices = p.planner.Devices != nil && slices.ContainsFunc(view.Members, p.planner.Devices.Needs)
 	answer, err := p.planner.Plan(q.asked)
 	switch {
@@ -299,5 +319,18 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 		q.short = true
 		return nil, gangplanner.Sentence(q.key, answer.Refusal, p.gangs.levels), nil
 	}
-	return answer.Plans[0].Places, "", nil
+	q.made = &answer.Plans[0]
+	return q.made.Places, "", nil
+}
+
+// asks returns what the planner is asked about members of a gang.
+func (p *Plugin) asks(q *question, view *gangview.Gang, nodes []fwk.NodeInfo) *gangplanner.Question {
+	allowed := map[string]map[string]bool{}
+	for text, m := range q.masks {
+		allowed[text] = m.allowed
+	}
+	return &gangplanner.Question{
+		Policy: p.policy(), Levels: p.gangs.levels, View: view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left,
+		Plans: 1, Budget: q.budget,
+	}
 }

@@ -85,6 +85,7 @@ func (r *registry) release(g *gang, reason string) released {
 		g.wakeAt(g.next)
 		return out
 	}
+	g.brought = r.clock.Now()
 	out.pods = r.pending(g)
 	return out
 }

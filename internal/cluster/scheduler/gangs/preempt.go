@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,52 +22,123 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
 // makeWay looks for pods that have to end for a gang that does not fit: those of lower priorities, which it ends, or those that end by
 // themselves, if the gang is the first one in line. It reserves their places for the gang, and returns why it waits then; empty if
 // nothing is reserved.
 func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
-	r := p.gangs
-	r.mu.Lock()
-	g, now := r.of(pod), r.clock.Now()
-	if g == nil || g.changes != q.changes {
-		r.mu.Unlock()
-		return "", nil
-	}
-	preempt, reserve := r.mayPreempt(g, now, p), r.mayReserve(g, now, p)
-	r.mu.Unlock()
-	if !preempt && !reserve {
-		return "", nil
-	}
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return "", fmt.Errorf("list nodes: %w", err)
 	}
+	s := q.search
+	if s == nil {
+		s, err = p.look(q, nodes, p)
+	} else {
+		err = p.verify(q, s, nodes)
+	}
+	switch {
+	case errors.Is(err, core.ErrSteps):
+		return p.lookBeside(pod, nodes), nil
+	case err != nil || s == nil:
+		return "", err
+	}
+	return p.gangs.take(pod, q, s.found, s.reserve, s.took), nil
+}
+
+// search is what was found of what has to end for a gang.
+type search struct {
+	// found is nil for nothing.
+	found *way
+	// reserve is true where pods were considered, too, that end by themselves.
+	reserve bool
+	took    time.Duration
+}
+
+// look looks for what has to end for a gang by the state of some nodes; nil where it is not the time for that.
+func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, error) {
+	r := p.gangs
+	r.mu.Lock()
+	g, now := r.gangs[q.key], r.clock.Now()
+	if g == nil || g.changes != q.changes {
+		r.mu.Unlock()
+		return nil, nil
+	}
+	preempt, reserve, priority := r.mayPreempt(g, now, c), r.mayReserve(g, now, c), g.priority()
+	r.mu.Unlock()
+	if !preempt && !reserve {
+		return nil, nil
+	}
 	var found *way
+	var err error
 	if preempt {
-		if found, err = p.preemption(q, nodes, corev1helpers.PodPriority(pod)); err != nil {
-			return "", err
+		if found, err = p.preemption(q, nodes, priority); err != nil {
+			return nil, err
 		}
 	}
 	if found == nil && reserve {
 		if found, err = p.soonest(q, nodes); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
-	return r.take(pod, q, found, reserve, r.clock.Since(now)), nil
+	return &search{found, reserve, r.clock.Since(now)}, nil
+}
+
+// verify drops pods that were to end by an earlier state if they are not what has to end in the present one.
+func (p *Plugin) verify(q *question, s *search, nodes []fwk.NodeInfo) error {
+	if s.found == nil || !s.found.preempts {
+		return nil
+	}
+	r := p.gangs
+	r.mu.Lock()
+	g := r.gangs[q.key]
+	if g == nil {
+		r.mu.Unlock()
+		return nil
+	}
+	present := r.ask(g, g.priority(), p.model.Version(), nodes)
+	r.mu.Unlock()
+	stands, err := p.planner.Stands(p.asks(&present, present.view, nodes), s.found.Ending, func(pod *v1.Pod) bool { return p.has(pod.Spec.NodeName, pod.UID) })
+	if err == nil && !stands {
+		s.found, s.reserve = nil, false
+	}
+	return err
+}
+
+// lookBeside has pods sought beside the scheduling cycles that have to end for the gang of a member, and returns why it waits.
+func (p *Plugin) lookBeside(pod *v1.Pod, nodes []fwk.NodeInfo) string {
+	r := p.gangs
+	r.mu.Lock()
+	g := r.of(pod)
+	if g == nil || g.job != nil {
+		r.mu.Unlock()
+		return ""
+	}
+	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
+	r.mu.Unlock()
+	return p.begin(g, &q, nodes)
 }
 
 // usable tells whether pods can be placed on a node at all.
 func (p *Plugin) usable(name string) bool {
 	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
-	return err == nil && node.Node() != nil && !node.Node().Spec.Unschedulable
+	return err == nil && isUsable(node)
 }
 
-// has tells whether a pod is on a node, and not stuck there. The caller holds the lock of the gangs.
+func isUsable(node fwk.NodeInfo) bool {
+	return node != nil && node.Node() != nil && !node.Node().Spec.Unschedulable
+}
+
+// has tells whether a pod is on a node.
 func (p *Plugin) has(name string, pod types.UID) bool {
 	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
-	return err == nil && !p.gangs.stuck(pod) && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return info.GetPod().UID == pod })
+	return err == nil && hasPod(node, pod)
+}
+
+func hasPod(node fwk.NodeInfo, pod types.UID) bool {
+	return node != nil && slices.ContainsFunc(node.GetPods(), func(info fwk.PodInfo) bool { return info.GetPod().UID == pod })
 }
 
 // way is what a gang waits for.

@@ -176,7 +176,7 @@ func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 		if res.preempts {
 			return false
 		}
-		if res.over(&r.holds, c) {
+		if r.over(res, c) {
 			r.revoke(g)
 		} else if now.Before(res.made.Add(r.limits.Hopeless)) {
 			return false
@@ -191,14 +191,14 @@ func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 
 // over tells whether a reservation is of no use to a gang that does not fit: all pods have ended for which it waits, or a node cannot be
 // used any more.
-func (res *reservation) over(h *holds, c cluster) bool {
+func (r *registry) over(res *reservation, c cluster) bool {
 	for _, place := range res.places {
-		if held := h.byPod[place]; held == nil || !c.usable(held.node) {
+		if held := r.holds.byPod[place]; held == nil || !c.usable(held.node) {
 			return true
 		}
 	}
 	for uid, node := range res.awaited {
-		if c.has(node, uid) {
+		if c.has(node, uid) && !r.stuck(uid) {
 			return false
 		}
 	}
@@ -220,7 +220,7 @@ type cluster interface {
 // mayPreempt tells whether a gang that does not fit can end pods now. The caller holds the lock.
 func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 	if res := g.reservation; res != nil && res.preempts {
-		if !res.over(&r.holds, c) {
+		if !r.over(res, c) {
 			return false
 		}
 		r.revoke(g)

@@ -47,6 +47,8 @@ type registry struct {
 	turn      time.Time
 	// floor is that of the state of the nodes in which it was asked for last.
 	floor *floor
+	// job is the gang that is planned beside the scheduling cycles, nil for none.
+	job *job
 	// search is when pods that have to end are searched again at the earliest.
 	search time.Time
 	// evictions are the pods that the keeper ends, and work wakes it.
@@ -89,6 +91,9 @@ type gang struct {
 	// since is when the least number of members existed first: the place of the gang in the queue. After a restart it is the same, unless
 	// members were replaced.
 	since time.Time
+	// turns are the positions of the members, brought is when all of them were brought to the queue last: see place.
+	turns   map[types.UID]int
+	brought time.Time
 	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
 	// gang from the beginning, so that whole is not a guess.
 	whole, followed bool
@@ -99,6 +104,12 @@ type gang struct {
 	have    int
 	partial time.Time
 	plan    *plan
+	// job is the plan that is made beside the scheduling cycles, until a member uses it; nil for none. queued is true where it is the turn
+	// of other gangs. kept are holds of what is left of a plan that was overtaken, overtakings how many were in a row.
+	job         *job
+	queued      bool
+	kept        []types.UID
+	overtakings int
 	// refused is the last refusal, until anything changes.
 	refused *refused
 	// short is since when the gang is complete and does not fit; zero when that is not so.
@@ -184,6 +195,7 @@ func (r *registry) build(g *gang) *gangview.Gang {
 		}
 		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
 		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
+		g.turns = turns(made.Members)
 		if g.since.IsZero() && g.ready {
 			g.since = r.complete(&made)
 		}
@@ -301,6 +313,7 @@ func (r *registry) awaken(g *gang) []*v1.Pod {
 	if r.build(g); !g.ready {
 		return nil
 	}
+	g.brought = r.clock.Now()
 	return r.pending(g)
 }
 
@@ -438,6 +451,7 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 		}
 	}
 	if g.living() == 0 {
+		r.abandon(g)
 		r.end(g)
 		r.revoke(g)
 		r.holds.dropLost(key)

@@ -17,9 +17,9 @@ type Held struct {
 }
 
 // Plans plans a gang beside what is held for others, and returns up to a number of plans, the best first. Levels are label keys of nodes,
-// the widest first, without that of the node. It is for the scheduling cycle.
-func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held, limit int) (plans []gang.Plan, refusal *gang.Refusal, err error) {
-	err = m.beside(policy, held, func(planner *gang.Planner) (err error) {
+// the widest first, without that of the node. The error is gang.ErrSteps where the budget is used up. It is for the scheduling cycle.
+func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held, limit int, b gang.Budget) (plans []gang.Plan, refusal *gang.Refusal, err error) {
+	err = m.beside(policy, held, b, func(planner *gang.Planner) (err error) {
 		plans, refusal, err = planner.Plans(m.Topology(levels), g, limit)
 		return err
 	})
@@ -27,9 +27,9 @@ func (m *Model) Plans(policy string, levels []string, g *gang.Gang, held []Held,
 }
 
 // End returns which holders have to end so that a gang fits beside what is held for others; nil where that is of no use, or not necessary.
-// It is for the scheduling cycle.
-func (m *Model) End(policy string, levels []string, g *gang.Gang, held []Held, holders *gang.Holders) (ended *gang.Ended, err error) {
-	err = m.beside(policy, held, func(planner *gang.Planner) (err error) {
+// The error is gang.ErrSteps where the budget is used up. It is for the scheduling cycle.
+func (m *Model) End(policy string, levels []string, g *gang.Gang, held []Held, holders *gang.Holders, b gang.Budget) (ended *gang.Ended, err error) {
+	err = m.beside(policy, held, b, func(planner *gang.Planner) (err error) {
 		ended, err = planner.End(m.Topology(levels), g, holders)
 		return err
 	})
@@ -37,7 +37,7 @@ func (m *Model) End(policy string, levels []string, g *gang.Gang, held []Held, h
 }
 
 // beside has a planner work on the fleet without what is held.
-func (m *Model) beside(policy string, held []Held, work func(*gang.Planner) error) error {
+func (m *Model) beside(policy string, held []Held, b gang.Budget, work func(*gang.Planner) error) error {
 	d, err := m.decider(policy)
 	if err != nil {
 		return err
@@ -47,7 +47,10 @@ func (m *Model) beside(policy string, held []Held, work func(*gang.Planner) erro
 		planner = gang.NewPlanner(d)
 		m.planners[policy] = planner
 	}
-	return m.withHeld(d, held, func() error { return work(planner) })
+	return m.withHeld(d, held, func() error {
+		planner.Bound(b)
+		return work(planner)
+	})
 }
 
 // withHeld does some work on the fleet without what is held.

@@ -12,7 +12,8 @@
 //   - that the same state gives the same placements, in the same order;
 //   - that a group which does not fit is refused before its members are evaluated, with the reason in the conditions of the PodGroup and
 //     its pods, and that pods of lower priority can end for it as without the plugin;
-//   - that a group of which the planner has no answer gets the placements of TopologyPlacementGenerator, and so does a composite group;
+//   - that a group of which the planner has no answer, also since it takes longer than mostSteps, gets the placements of
+//     TopologyPlacementGenerator, and so does a composite group;
 //   - that it changes nothing for pods without spec.schedulingGroup, and does nothing without the feature gates.
 //
 // It has to be the first at preFilter and the last at reserve. It keeps nothing between cycles, does no I/O but for its factory's

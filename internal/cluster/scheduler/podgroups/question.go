@@ -2,6 +2,7 @@ package podgroups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,7 +13,12 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
+
+// mostSteps is how much work a group may be, in steps of gang.Budget: some 50 ms, and as much again where it is planned class by class. The
+// pod group cycle has no other time to plan a group: without an answer it tries the placements that Kubernetes would.
+const mostSteps = 1 << 22
 
 // group is a PodGroup with its pods.
 type group struct {
@@ -51,10 +57,14 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 	held, left := p.Held(g.waiting, nodes)
 	answer, err := p.planner.Plan(&gangplanner.Question{
 		Policy: p.Policy(p.handle.ProfileName()), Levels: p.Levels(), View: &view, Bound: bound,
-		Nodes: nodes, Within: within, Held: held, Left: left, Plans: plans,
+		Nodes: nodes, Within: within, Held: held, Left: left, Plans: plans, Budget: gang.Budget{Steps: mostSteps, Rough: true},
 	})
 	v := verdict{topology: view.Topology, plans: answer.Plans}
 	switch {
+	case errors.Is(err, gang.ErrSteps) && view.Topology.SegmentSize == 0:
+		return verdict{topology: view.Topology}, nil
+	case errors.Is(err, gang.ErrSteps):
+		v.refusal = fmt.Sprintf("berth: the segments of %s take too long to plan: let more of its pods request the same", view.Key)
 	case err != nil:
 		return verdict{}, fmt.Errorf("plan pod group %s: %w", view.Key, err)
 	case answer.Problem != "":

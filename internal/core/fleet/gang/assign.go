@@ -6,7 +6,7 @@ import (
 
 // assign gives the members of a solution their nodes, so that members of consecutive index are next to one another.
 func (r *run) assign(level, members int, p part) Plan {
-	plan := Plan{Nodes: make([]int, len(r.gang.Members)), Placed: members, Level: level, Cost: p.cost, Exact: true}
+	plan := Plan{Nodes: make([]int, len(r.gang.Members)), Placed: members, Level: level, Cost: p.cost, Exact: !r.rough}
 	for i, m := range r.gang.Members {
 		plan.Nodes[i] = m.Node
 		if m.Node != Unbound && i >= members {

@@ -69,11 +69,25 @@ type Ended struct {
 //
 // The order of answers is: fewer violations of budgets; a lower highest priority; fewer pods; a narrower level of topology for the least
 // number of members, from the preferred to the required one; a later start of the holders with the highest priority; less important
-// holders by their order. Nothing ends for members beyond the least number. No holder of the answer can be left out.
+// holders by their order. Nothing ends for members beyond the least number. No holder of the answer can be left out. The error is ErrSteps
+// where the budget is used up.
 func (p *Planner) End(t *Topology, g *Gang, h *Holders) (*Ended, error) {
 	if err := g.validate(t, p.fleet.Len()); err != nil {
 		return nil, err
 	}
+	var ended *Ended
+	err := p.bounded(func() (err error) {
+		ended, err = p.end(t, g, h)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ended, nil
+}
+
+// end is End for a gang that can be.
+func (p *Planner) end(t *Topology, g *Gang, h *Holders) (*Ended, error) {
 	e, err := p.newEnding(t, g, h)
 	if err != nil || e.boundApart() != nil {
 		return nil, err
@@ -81,8 +95,6 @@ func (p *Planner) End(t *Topology, g *Gang, h *Holders) (*Ended, error) {
 	if now := p.newRun(t, g); now.fitsOn(g.Required) {
 		return nil, nil
 	}
-	mark := p.fleet.Checkpoint()
-	defer p.fleet.Rollback(mark)
 	set, exact := e.search()
 	if set == nil {
 		return nil, nil
@@ -108,7 +120,11 @@ func (e *ending) plan(g *Gang, set []bool) (Plan, *Refusal, error) {
 	if err := e.show(set); err != nil {
 		return Plan{}, nil, err
 	}
-	return e.Plan(e.topology, g)
+	plans, refusal, err := e.newRun(e.topology, g).plans(1)
+	if len(plans) == 0 {
+		return Plan{}, refusal, err
+	}
+	return plans[0], refusal, err
 }
 
 // show sets the nodes of the fleet to what they are without the holders of a set.
@@ -147,7 +163,7 @@ func (r *run) takes(d domain) bool {
 	case r.space == nil && r.gang.Segment.Size > 0:
 		return false
 	case r.space == nil:
-		_, ok := r.inDomain(d, r.gang.Min)
+		_, ok := r.inDomain(d, r.separate(r.gang.Min))
 		return ok
 	case r.gang.Segment.Size > 0:
 		_, ok := r.segments(d, r.gang.Min)
@@ -157,7 +173,7 @@ func (r *run) takes(d domain) bool {
 	if len(r.space.counts) == 1 {
 		return r.capacity(d.nodes, target) >= target
 	}
-	return r.space.divide(r.tables(d.nodes), target).reach[target]
+	return r.divide(r.tables(d.nodes), target).reach[target]
 }
 
 // worth is what is compared of two sets of holders.

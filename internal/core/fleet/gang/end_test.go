@@ -325,6 +325,7 @@ func (s partialScorer) Score(n *fleet.Node, shape *fleet.Shape) (fleet.Score, fl
 // TestEndByPolicy: the answer is one of the policy where that gives members other GPUs than a device plugin would.
 func TestEndByPolicy(t *testing.T) {
 	list, h := full(2)
+	list[1].CPU++ // A policy gives nodes of equal content the same GPUs.
 	planner, topology := newPlanner(t, list, 2)
 	inOrder(planner.fleet, h)
 	h.List[7].Priority = 1

@@ -36,7 +36,7 @@ type ending struct {
 	versions map[string]int
 	least    []int
 	answers  map[string]answer
-	links    map[any]int
+	nodes    nodeKeys
 	scratch  []byte
 	work     int // sets of victims on nodes
 	tried    int // sets of wide holders
@@ -58,7 +58,7 @@ func (p *Planner) newEnding(t *Topology, g *Gang, h *Holders) (*ending, error) {
 	count := len(h.List)
 	e := &ending{
 		run: p.newRun(t, g), holders: h, sites: sites, idle: make([]*site, p.fleet.Len()), closures: closures(h), highest: make([]int32, count), wide: make([]bool, count),
-		noHolders: make([]bool, count), charges: make([]int, count), least: make([]int, count), versions: map[string]int{"": 0}, answers: map[string]answer{}, links: map[any]int{},
+		noHolders: make([]bool, count), charges: make([]int, count), least: make([]int, count), versions: map[string]int{"": 0}, answers: map[string]answer{}, nodes: nodeKeys{map[any]int{}},
 		inLevel: map[int][]domain{},
 	}
 	e.slow = e.space == nil || slices.ContainsFunc(g.Classes, sharesGPUs)

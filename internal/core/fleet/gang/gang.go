@@ -114,7 +114,7 @@ type Plan struct {
 	Domain string
 	// Cost is what the plan costs, without the members that are bound.
 	Cost Cost
-	// Exact is false where the gang was planned class by class.
+	// Exact is false where the gang was planned class by class, or members of a class were divided without that all ways were compared.
 	Exact bool
 }
 

@@ -13,23 +13,31 @@ const maxRows = 32
 
 // Planner plans gangs on the fleet of a decider, by the decider's policy.
 type Planner struct {
-	fleet  *fleet.Fleet
-	policy fleet.Policy
-	scorer fleet.Scorer
-	losses fleet.Losses // nil where the policy has none
-	rows   map[string]*row
-	clock  uint64
-	stats  Stats
+	fleet     *fleet.Fleet
+	policy    fleet.Policy
+	scorer    fleet.Scorer
+	losses    fleet.Losses // nil where the policy has none
+	rows      map[string]*row
+	byContent byContent
+	clock     uint64
+	stats     Stats
+	budget    Budget
+	// spent are the steps of the question, asked at how many it was asked whether to stop.
+	spent, asked  uint64
+	stopped, over bool
 }
 
 // Stats counts the work of a Planner.
 type Stats struct {
-	// Tables counts the tables of nodes that were computed.
+	// Tables counts the tables of nodes that were sought since the node had changed.
 	Tables uint64
+	// Steps counts steps, see Budget.
+	Steps uint64
 }
 
 // row has the tables of all nodes for gangs of the same classes.
 type row struct {
+	classes     string
 	tables      []table
 	generations []uint64
 	used        uint64
@@ -38,27 +46,33 @@ type row struct {
 // NewPlanner returns a planner for the fleet of a decider.
 func NewPlanner(d *fleet.Decider) *Planner {
 	losses, _ := d.Scorer().(fleet.Losses)
-	return &Planner{fleet: d.Fleet(), policy: d.Policy(), scorer: d.Scorer(), losses: losses, rows: map[string]*row{}}
+	return &Planner{fleet: d.Fleet(), policy: d.Policy(), scorer: d.Scorer(), losses: losses, rows: map[string]*row{}, byContent: newByContent()}
 }
 
 // Stats returns the work since the beginning.
 func (p *Planner) Stats() Stats { return p.stats }
 
-// row returns the tables for gangs of these classes and numbers of members.
-func (p *Planner) row(classes []Class, counts []int32) *row {
+// keyOf names classes with numbers of members.
+func keyOf(classes []Class, counts []int32) string {
 	var key strings.Builder
 	for c := range classes {
-		fmt.Fprintf(&key, "%d of %v;", counts[c], classes[c].Requests)
+		fmt.Fprintf(&key, "%d of %#v;", counts[c], classes[c].Requests)
 	}
+	return key.String()
+}
+
+// row returns the tables for gangs of these classes and numbers of members.
+func (p *Planner) row(classes []Class, counts []int32) *row {
+	key := keyOf(classes, counts)
 	p.clock++
-	r := p.rows[key.String()]
+	r := p.rows[key]
 	if r == nil {
 		if len(p.rows) >= maxRows {
 			p.forget()
 		}
 		n := p.fleet.Len()
-		r = &row{tables: make([]table, n), generations: make([]uint64, n)}
-		p.rows[key.String()] = r
+		r = &row{classes: key, tables: make([]table, n), generations: make([]uint64, n)}
+		p.rows[key] = r
 	}
 	r.used = p.clock
 	return r
@@ -82,15 +96,20 @@ func (p *Planner) table(r *row, i int, classes []Class, s *space) table {
 		return r.tables[i]
 	}
 	p.stats.Tables++
+	r.tables[i], r.generations[i] = p.byContent.of(r.classes, n, func() table { return p.compute(i, classes, s) }), n.Generation()
+	return r.tables[i]
+}
+
+// compute is table without what is known.
+func (p *Planner) compute(i int, classes []Class, s *space) table {
 	w := walk{Planner: p, node: i, classes: classes, space: s}
 	if p.losses != nil {
-		w.before = p.losses.Loss(n)
+		w.before = p.losses.Loss(p.fleet.Node(i))
 	}
 	mark := p.fleet.Checkpoint()
 	w.place(0, 0, Cost{})
 	p.fleet.Rollback(mark)
 	slices.SortFunc(w.found, func(a, b entry) int { return a.state - b.state })
-	r.tables[i], r.generations[i] = w.found, p.fleet.Node(i).Generation()
 	return w.found
 }
 
@@ -131,6 +150,7 @@ func (w *walk) place(c, state int, cost Cost) {
 
 // member places a member on the node, and returns what its GPUs cost.
 func (w *walk) member(class *Class) (Cost, bool) {
+	w.spend(memberSteps)
 	n, cost := w.fleet.Node(w.node), Cost{}
 	for _, request := range class.Requests {
 		if !fleet.Fits(n, &request) {

@@ -149,35 +149,8 @@ func (e *ending) question(s *site, ended, may []bool) (*fleet.Preemption, []int)
 
 // key is the content of a question: questions of equal keys have the same answer.
 func (e *ending) key(q *fleet.Preemption) string {
-	n := q.Node
-	b := append(e.scratch[:0], n.Model...)
-	link, known := e.links[n.Links]
-	if !known {
-		link = len(e.links)
-		e.links[n.Links] = link
-	}
+	b := e.nodes.append(e.scratch[:0], q.Node)
 	number := func(x int64) { b = binary.AppendVarint(b, x) }
-	for _, x := range []int64{int64(len(n.Model)), int64(link), n.CPU, n.FreeCPU, n.Memory, n.FreeMemory, int64(len(n.GPUs))} {
-		number(x)
-	}
-	if n.Spread {
-		b = append(b, 1)
-	}
-	for i := range n.GPUs {
-		g := &n.GPUs[i]
-		b = append(b, g.Resource...)
-		flag := byte(0)
-		if g.Single {
-			flag = 1
-		}
-		b = append(b, byte(g.State), g.Physical, g.Switch, flag)
-		number(int64(len(g.Resource)))
-		number(int64(g.Free))
-		number(int64(g.Unit))
-		number(int64(g.Size))
-		number(int64(g.Bandwidth))
-		number(int64(g.HostBandwidth))
-	}
 	for i := range q.Victims {
 		v := &q.Victims[i]
 		number(int64(v.Pods))
@@ -244,6 +217,7 @@ func (w *asking) note(state int, requests []fleet.Shape) bool {
 		w.answer.rough = true
 		return false
 	}
+	w.spend(victimSteps)
 	q.Requests = requests
 	if _, free := q.Evaluate(nil); free {
 		w.answer.states, w.answer.victims = append(w.answer.states, state), append(w.answer.victims, nil)
@@ -260,6 +234,7 @@ func (w *asking) note(state int, requests []fleet.Shape) bool {
 		return false
 	}
 	w.work += sets
+	w.spend(sets * victimSteps)
 	w.answer.rough = w.answer.rough || sets == 0
 	w.answer.states, w.answer.victims = append(w.answer.states, state), append(w.answer.victims, plan.Victims)
 	return true

@@ -16,7 +16,7 @@ func TestKey(t *testing.T) {
 			Node: &n, Victims: []fleet.Victim{{Pods: 1}, {Pods: 1}}, Held: []fleet.Held{{Victims: []int{0}, GPUs: 1}, {Victims: []int{1}, GPUs: 2}},
 		}
 	}
-	e := &ending{links: map[any]int{}}
+	e := &ending{nodes: nodeKeys{map[any]int{}}}
 	same := question()
 	same.Node.Name = "node-01"
 	if e.key(question()) != e.key(same) {

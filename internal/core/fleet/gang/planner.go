@@ -1,6 +1,9 @@
 package gang
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 // Plan says where the members of a gang go, or why they do not. The error is that of a gang that cannot be. The fleet does not change.
 func (p *Planner) Plan(t *Topology, g *Gang) (Plan, *Refusal, error) {
@@ -13,20 +16,32 @@ func (p *Planner) Plan(t *Topology, g *Gang) (Plan, *Refusal, error) {
 
 // Plans returns up to a number of plans, the best first: for the narrowest level on which the gang fits the best plan of each domain, then
 // those of the wider levels that differ from all before. All of them place as many members. A gang that is planned class by class has one.
-func (p *Planner) Plans(t *Topology, g *Gang, limit int) ([]Plan, *Refusal, error) {
+// The error is ErrSteps where the budget is used up.
+func (p *Planner) Plans(t *Topology, g *Gang, limit int) (plans []Plan, refusal *Refusal, err error) {
 	if err := g.validate(t, p.fleet.Len()); err != nil {
 		return nil, nil, err
 	}
-	r := p.newRun(t, g)
+	err = p.bounded(func() (err error) {
+		plans, refusal, err = p.newRun(t, g).plans(limit)
+		return err
+	})
+	if errors.Is(err, ErrSteps) && p.budget.Rough && !p.stopped && g.Segment.Size == 0 {
+		err = p.bounded(func() (err error) {
+			plans, refusal, err = p.newRun(t, g).byClass()
+			return err
+		})
+	}
+	return plans, refusal, err
+}
+
+// plans is Plans for a gang that can be.
+func (r *run) plans(limit int) ([]Plan, *Refusal, error) {
+	t, g := r.topology, r.gang
 	if refusal := r.boundApart(); refusal != nil {
 		return nil, refusal, nil
 	}
 	if r.space == nil {
-		plan, refusal, err := r.byClass()
-		if refusal != nil || err != nil {
-			return nil, refusal, err
-		}
-		return []Plan{plan}, nil, nil
+		return r.byClass()
 	}
 	most := 0
 	for _, d := range t.domains(g.Required, g.Required) {
@@ -54,6 +69,10 @@ type run struct {
 	topology *Topology
 	gang     *Gang
 	row      *row // nil before it is needed
+	// key names the classes where tables are sought by the content of nodes only; empty where they are kept by node.
+	key string
+	// rough is true when members of one class were divided without that all ways were compared.
+	rough bool
 	// offer returns what fits on a node, instead of the planner's tables; nil for these.
 	offer func(node int) table
 	// space has the combinations of members that are not bound; it is nil where there are too many.
@@ -78,6 +97,7 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 	if !ok {
 		return r
 	}
+	r.spend(space.size * len(counts))
 	r.space = space
 	r.prefix = make([]int, len(g.Members)+1)
 	for i, m := range g.Members {
@@ -116,6 +136,9 @@ func (r *run) table(i int) table {
 func (r *run) whole(i int) table {
 	if r.offer != nil {
 		return r.offer(i)
+	}
+	if r.key != "" {
+		return r.byContent.of(r.key, r.fleet.Node(i), func() table { return r.compute(i, r.gang.Classes, r.space) })
 	}
 	if r.row == nil {
 		r.row = r.Planner.row(r.gang.Classes, r.space.counts)
@@ -173,7 +196,7 @@ func (r *run) most(d domain) int {
 		fit := r.capacity(d.nodes, all)
 		return r.covered(func(state int) bool { return state <= fit })
 	}
-	sums := r.space.divide(r.tables(d.nodes), all)
+	sums := r.divide(r.tables(d.nodes), all)
 	return r.covered(func(state int) bool { return sums.reach[state] })
 }
 
@@ -254,11 +277,8 @@ func (r *run) solve(d domain, members int) (part, bool) {
 	if len(r.space.counts) == 1 && r.capacity(d.nodes, target) < target {
 		return part{}, false
 	}
-	sums := r.space.divide(r.tables(d.nodes), target)
-	if !sums.reach[target] {
-		return part{}, false
-	}
-	return part{cost: sums.costs[target], groups: []group{{nodes: d.nodes, rows: sums.rows(target)}}}, true
+	cost, rows, ok := r.division(d, target)
+	return part{cost: cost, groups: []group{{nodes: d.nodes, rows: rows}}}, ok
 }
 
 // capacity returns how many members of the only class fit on nodes, or a number from enough on.

@@ -22,6 +22,7 @@ func (r *run) segments(d domain, members int) (part, bool) {
 		}
 	}
 	target := outer.number(kinds.counts)
+	r.spend(outer.size*(len(kinds.counts)+len(cells)) + outer.work(tables, target))
 	sums := outer.divide(tables, target)
 	if !sums.reach[target] {
 		return part{}, false
@@ -140,7 +141,7 @@ func (r *run) cell(d domain, k kinds, number int, outer *space) (table, *sums) {
 	for kind, n := range k.counts {
 		top += int(n) * k.states[kind]
 	}
-	sums := r.space.divide(r.tables(d.nodes), top)
+	sums := r.divide(r.tables(d.nodes), top)
 	if !sums.reach[base] {
 		return nil, nil
 	}

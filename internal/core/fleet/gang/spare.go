@@ -74,6 +74,7 @@ func (e *ending) spare(set []bool, order []int, fits func([]bool) bool) []bool {
 
 // minus returns a closed set without holders, and without those with which these end. The result is false if it has none of them.
 func (e *ending) minus(set []bool, holders []int) ([]bool, bool) {
+	e.spend(len(set))
 	next, changed, bare := slices.Clone(set), false, map[int]bool{}
 	for _, i := range holders {
 		changed = changed || set[i]

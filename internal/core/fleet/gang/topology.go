@@ -78,6 +78,13 @@ func (t *Topology) sort(nodes int) {
 	}
 }
 
+// Copy returns the same topology for another goroutine.
+func (t *Topology) Copy() *Topology {
+	c := *t
+	c.kept = map[[2]int][]domain{}
+	return &c
+}
+
 // Node returns the level of the node itself, which is the narrowest.
 func (t *Topology) Node() int { return len(t.levels) }
 

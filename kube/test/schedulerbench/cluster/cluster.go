@@ -113,6 +113,16 @@ func (c *Cluster) Submit(ctx context.Context, o load.Objects, scheduler string, 
 	})
 }
 
+// AddBeside creates a pod of 1 GPU that belongs to no gang, and returns its name.
+func (c *Cluster) AddBeside(ctx context.Context, i int, scheduler string) (string, error) {
+	p := pod(0, load.Beside(), scheduler)
+	p.Name = fmt.Sprintf("beside-%06d", i)
+	if _, err := c.Client.CoreV1().Pods(Namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("create pod %s: %w", p.Name, err)
+	}
+	return p.Name, nil
+}
+
 // define creates the definition of GPUNodes and waits until it is served.
 func (c *Cluster) define(ctx context.Context) error {
 	var definition unstructured.Unstructured

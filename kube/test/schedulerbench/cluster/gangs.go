@@ -18,6 +18,9 @@ const (
 	MinMemberLabel = "berth.dev/min-member"
 	// TopologyAnnotation has the key of the label of Nodes that has to have one value for all pods of the gang.
 	TopologyAnnotation = "berth.dev/topology-required"
+	// SegmentAnnotation has the key of the label that has to have one value for all pods of a segment, SegmentSizeAnnotation their number.
+	SegmentAnnotation     = "berth.dev/topology-segment"
+	SegmentSizeAnnotation = "berth.dev/topology-segment-size"
 )
 
 // GangForm is how pods say to which gang they belong.
@@ -50,5 +53,8 @@ func join(p *corev1.Pod, g load.Gang, form GangForm) {
 	p.Labels[PodGroupLabel], p.Labels[MinMemberLabel] = g.Name, strconv.Itoa(g.Pods)
 	if g.TopologyKey != "" {
 		p.Annotations = map[string]string{TopologyAnnotation: g.TopologyKey}
+	}
+	if g.SegmentKey != "" {
+		p.Annotations = map[string]string{SegmentAnnotation: g.SegmentKey, SegmentSizeAnnotation: strconv.Itoa(g.SegmentSize)}
 	}
 }

@@ -17,7 +17,10 @@ import (
 func NodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 
 // PodName is the name of a pod of a load.
-func PodName(i int) string { return fmt.Sprintf("pod-%06d", i) }
+func PodName(i int) string { return fmt.Sprintf("%s%06d", PodPrefix, i) }
+
+// PodPrefix is how the names of the pods of a load begin.
+const PodPrefix = "pod-"
 
 // node returns a Node as its kubelet would register it, without a taint.
 func node(i int, n load.Node) *corev1.Node {

@@ -57,13 +57,15 @@ type flags struct {
 	loads       []string
 	schedulers  []string
 	nodes, pods int
-	rounds      int
-	qps         int
-	stalled     time.Duration
-	seed        uint64
-	pin         bool
-	output      string
-	profile     string
+	// nodesGiven is true where the command line says how many nodes.
+	nodesGiven bool
+	rounds     int
+	qps        int
+	stalled    time.Duration
+	seed       uint64
+	pin        bool
+	output     string
+	profile    string
 }
 
 func (f flags) check() error {
@@ -176,6 +178,7 @@ func begin(cmd *cobra.Command, f flags, programs func() (Programs, error)) (*ben
 	if err := f.check(); err != nil {
 		return nil, err
 	}
+	f.nodesGiven = cmd.Flags().Changed("nodes")
 	b := &benchmark{flags: f, machine: readMachine(), output: cmd.OutOrStdout()}
 	var err error
 	if b.loads, err = load.Named(f.loads); err != nil {
@@ -243,7 +246,11 @@ func (b *benchmark) measure(ctx context.Context, kinds []scheduler.Kind, bars fu
 
 // runLoad runs the schedulers with one load in turn.
 func (b *benchmark) runLoad(ctx context.Context, l load.Load, kinds []scheduler.Kind) ([]report.Run, error) {
-	objects, err := l.Make(b.flags.nodes, b.flags.pods, b.flags.seed)
+	nodes := b.flags.nodes
+	if l.Nodes > 0 && !b.flags.nodesGiven {
+		nodes = l.Nodes
+	}
+	objects, err := l.Make(nodes, b.flags.pods, b.flags.seed)
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", l.Name, err)
 	}
@@ -252,7 +259,7 @@ func (b *benchmark) runLoad(ctx context.Context, l load.Load, kinds []scheduler.
 		rounds = l.Rounds
 	}
 	order := turns(suited(kinds, objects), rounds)
-	b.setup.Say("load %s: %s; %d nodes, %d pods, seed %d, %d runs", l.Name, l.About, b.flags.nodes, len(objects.Pods), b.flags.seed, len(order))
+	b.setup.Say("load %s: %s; %d nodes, %d pods, seed %d, %d runs", l.Name, l.About, nodes, len(objects.Pods), b.flags.seed, len(order))
 	var runs []report.Run
 	for i, kind := range order {
 		b.setup.Say("run %d of %d: %s, %s: starting etcd and kube-apiserver", i+1, len(order), l.Name, kind.Name)

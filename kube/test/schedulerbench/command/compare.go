@@ -54,6 +54,9 @@ func listLoads(loads []load.Load) string {
 		if l.Bars.LeastSpeed > 0 {
 			fmt.Fprintf(&text, "; bar: %g times the pods per second of stock", l.Bars.LeastSpeed)
 		}
+		if l.Bars.MostWait > 0 {
+			fmt.Fprintf(&text, "; bar: 99 of 100 other pods wait at most %g s", l.Bars.MostWait)
+		}
 		if l.Bars.MostSeconds > 0 {
 			fmt.Fprintf(&text, "; bar: refused within %g s", l.Bars.MostSeconds)
 		}
@@ -96,6 +99,8 @@ func limits(loads []load.Load) map[string]report.Limits {
 // outcome says what a run has measured, for a line of progress.
 func outcome(r report.Run) string {
 	switch {
+	case r.Beside != nil:
+		return fmt.Sprintf("%d of %d pods bound in %.2f s, 99 of 100 of %d others within %.3f s", r.Pods-r.Unbound, r.Pods, r.Seconds, r.Beside.Pods, r.Beside.Seconds99)
 	case r.Refusal != nil:
 		return fmt.Sprintf("%d of %d pods refused within %.3f s", r.Refusal.Pods, r.Pods, r.Refusal.Seconds)
 	case r.Gangs != nil:

@@ -38,6 +38,10 @@ type Gang struct {
 	Pods int
 	// TopologyKey is the key of a label that has to have one value on all nodes of the gang's pods; empty: there is no such label.
 	TopologyKey string
+	// SegmentKey is the key of a label that has to have one value on the nodes of each SegmentSize pods; empty: there is none.
+	// Kubernetes' own gang scheduling does not know segments.
+	SegmentKey  string
+	SegmentSize int
 }
 
 // gangs returns gangs of 8 pods. By themselves they take half of the GPUs.

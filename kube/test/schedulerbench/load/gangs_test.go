@@ -33,6 +33,15 @@ func TestGangs(t *testing.T) {
 		"topology, less than a rack":         {load: "topology", nodes: 9, wantErr: true},
 		"topology, more than fit":            {load: "topology", nodes: 20, pods: 20, wantErr: true},
 		"topology, no whole gang":            {load: "topology", nodes: 20, pods: 6, wantErr: true},
+		"beside others, equal":               {load: "beside-equal", nodes: 300, wantGangs: 1, wantPods: 256, wantGPUs: 256},
+		"beside others, too few nodes":       {load: "beside-equal", nodes: 63, wantErr: true},
+		"beside others, of kinds":            {load: "beside-kinds", nodes: 300, wantGangs: 1, wantPods: 256, wantGPUs: 256},
+		"beside others, many":                {load: "beside-many", nodes: 300, wantGangs: 1, wantPods: 4096, wantGPUs: 1024},
+		"beside others, in segments":         {load: "beside-segments", nodes: 300, wantGangs: 20, wantPods: 1280, wantGPUs: 1280},
+		"beside others, few segments":        {load: "beside-segments", nodes: 30, pods: 128, wantGangs: 2, wantPods: 128, wantGPUs: 128},
+		"beside others, no whole gang":       {load: "beside-segments", nodes: 300, pods: 65, wantErr: true},
+		"beside others, unfit":               {load: "beside-unfit", nodes: 300, wantGangs: 1, wantPods: 256, wantGPUs: 2048},
+		"beside others, unfit, so few fit":   {load: "beside-unfit", nodes: 400, wantErr: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

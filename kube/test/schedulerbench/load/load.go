@@ -68,6 +68,11 @@ type Load struct {
 	// Impossible is a load that no scheduler can bind. Its pods are created when the scheduler is ready, and what is measured is the time
 	// until all of them are refused.
 	Impossible bool
+	// Beside is how many pods of 1 GPU without a gang are created in a second beside the others, while the scheduler runs; 0 is none.
+	// What is measured is how long each of them waits for its node.
+	Beside int
+	// Nodes is the number of nodes, unless the command line says how many; 0 leaves it to that.
+	Nodes int
 	// Bars are what berth-scheduler has to reach.
 	Bars Bars
 }
@@ -78,6 +83,8 @@ type Bars struct {
 	LeastSpeed float64
 	// MostSeconds is the longest time of ours, in the median, from the creation of the last pod until all are refused.
 	MostSeconds float64
+	// MostWait is the longest time in seconds, in the median of the runs, that 99 of 100 pods beside gangs wait for their node.
+	MostWait float64
 }
 
 // Loads is the table of loads.
@@ -89,6 +96,19 @@ func Loads() []Load {
 		{Name: "gangs-large", About: "gangs of 125 pods of 1 GPU", Make: gangsLarge, Rounds: 1},
 		{Name: "impossible", About: "a gang of 10 pods of 8 GPUs, which 9 nodes have free", Make: impossible, Rounds: 1, Impossible: true},
 		{Name: "topology", About: "gangs of 4 pods of 8 GPUs, each within a rack", Make: topology, Rounds: 1},
+		beside("beside-equal", "a gang of 256 pods of 1 GPU", equalMembers),
+		beside("beside-kinds", "a gang of 256 pods of 1 GPU, of 16 kinds", ofKinds),
+		beside("beside-many", "a gang of 4,096 pods, of which 1,024 have 1 GPU", members),
+		beside("beside-segments", "20 gangs of 64 pods of 1 GPU, in segments of 16 within a rack", inSegments),
+		beside("beside-unfit", "a gang of 256 pods of 8 GPUs, which 200 nodes have free", unfit),
+	}
+}
+
+// beside returns a load with other pods beside its gangs.
+func beside(name, about string, make func(nodes, pods int, seed uint64) (Objects, error)) Load {
+	return Load{
+		Name: name, About: about + ", beside 10 pods of 1 GPU a second", Make: make, Rounds: 1, Impossible: name == "beside-unfit", Beside: 10, Nodes: besideNodes,
+		Bars: Bars{MostWait: 0.2},
 	}
 }
 

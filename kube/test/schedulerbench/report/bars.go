@@ -24,6 +24,8 @@ type Limits struct {
 	LeastSpeed float64
 	// MostSeconds is the longest time of ours until pods that fit nowhere are refused.
 	MostSeconds float64
+	// MostWait is the longest time in seconds that 99 of 100 pods beside gangs wait with ours.
+	MostWait float64
 }
 
 // CompareBars compares ours with stock, median with median, for each load. The limits are by the names of the loads. A load that did not
@@ -43,6 +45,9 @@ func CompareBars(runs []Run, limits map[string]Limits) []Bar {
 		}
 		if seconds := Values(of, load, Ours, refusalSeconds); limit.MostSeconds > 0 && impossible && len(seconds) > 0 {
 			bars = append(bars, bar(load, "seconds until all pods are refused", Median(seconds), limit.MostSeconds, true))
+		}
+		if waits := Values(of, load, Ours, wait99); limit.MostWait > 0 && len(waits) > 0 {
+			bars = append(bars, bar(load, "seconds that 99 of 100 other pods wait", Median(waits), limit.MostWait, true))
 		}
 		if slices.ContainsFunc(of, hasGangs) && !impossible {
 			bars = append(bars, noneBar(of, load, "gangs of which some pods are bound", byBerth(func(r Run) int { return r.Gangs.Partial })))
@@ -123,6 +128,13 @@ func allOfBerth(r Run) float64 {
 		return 0
 	}
 	return r.Profile.BerthMicroseconds
+}
+
+func wait99(r Run) float64 {
+	if r.Beside == nil {
+		return 0
+	}
+	return r.Beside.Seconds99
 }
 
 func hasGangs(r Run) bool { return r.Gangs != nil }

@@ -48,6 +48,8 @@ type Run struct {
 	Gangs *Gangs `json:"gangs,omitempty"`
 	// Refusal is absent for a load whose pods fit.
 	Refusal *Refusal `json:"refusal,omitempty"`
+	// Beside is absent for a load without other pods beside its gangs.
+	Beside *Beside `json:"beside,omitempty"`
 	// Profile is absent for a run without one.
 	Profile *Profile `json:"profile,omitempty"`
 }
@@ -70,6 +72,17 @@ type Gangs struct {
 	Attempts             int     `json:"attempts,omitempty"`
 	DecisionMilliseconds float64 `json:"decisionMilliseconds,omitempty"`
 	CycleMilliseconds    float64 `json:"cycleMilliseconds,omitempty"`
+}
+
+// Beside is how long pods without a gang waited for their node beside gangs, from the creation of these on.
+type Beside struct {
+	Pods int `json:"pods"`
+	// Unbound is how many of them got no node. The times are those of the others.
+	Unbound int `json:"unbound"`
+	// MedianSeconds and Seconds99 are the times within which half and 99 of 100 of the pods had their node, MostSeconds the longest.
+	MedianSeconds float64 `json:"medianSeconds"`
+	Seconds99     float64 `json:"seconds99"`
+	MostSeconds   float64 `json:"mostSeconds"`
 }
 
 // Refusal is what a scheduler said of the pods for which it found no node.

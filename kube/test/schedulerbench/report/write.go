@@ -40,6 +40,19 @@ func inTree(r Run) bool { return r.Gangs != nil && r.Gangs.Attempts > 0 }
 
 // outcome are the values about what was bound, and how fast.
 func outcome(of Run) []column {
+	if of.Beside == nil {
+		return outcomeAlone(of)
+	}
+	return append([]column{
+		{what: "other pods, median wait in ms", format: "%.0f", value: func(r Run) float64 { return r.Beside.MedianSeconds * 1e3 }},
+		{what: "other pods, p99 wait in ms", format: "%.0f", value: func(r Run) float64 { return r.Beside.Seconds99 * 1e3 }},
+		{what: "other pods, longest wait in ms", format: "%.0f", value: func(r Run) float64 { return r.Beside.MostSeconds * 1e3 }},
+		{what: "other pods without a node", format: "%.0f", value: func(r Run) float64 { return float64(r.Beside.Unbound) }},
+	}, outcomeAlone(of)...)
+}
+
+// outcomeAlone is outcome without other pods.
+func outcomeAlone(of Run) []column {
 	bound := func(r Run) float64 { return float64(r.Pods - r.Unbound) }
 	if of.Refusal != nil {
 		return []column{

@@ -56,7 +56,7 @@ func (s Setup) Run(ctx context.Context, kind scheduler.Kind, l load.Load, object
 	dir := filepath.Join(s.Dir, "run")
 	defer os.RemoveAll(dir)
 	kind = kind.For(len(objects.Gangs) > 0, objects.NeedsTopology())
-	o := one{Setup: s, kind: kind, objects: objects, dir: dir, impossible: l.Impossible}
+	o := one{Setup: s, kind: kind, objects: objects, dir: dir, impossible: l.Impossible, beside: l.Beside}
 	r, err := o.run(ctx)
 	if err != nil {
 		return report.Run{}, fmt.Errorf("run %s with the load %s: %w", kind.Name, l.Name, err)
@@ -73,6 +73,8 @@ type one struct {
 	dir     string
 	// impossible is a run of pods of which none can be bound.
 	impossible bool
+	// beside is how many other pods are created in a second.
+	beside int
 
 	cluster   *cluster.Cluster
 	watch     *watchbinds.Watch
@@ -92,13 +94,13 @@ func (o *one) run(ctx context.Context) (report.Run, error) {
 	if err := o.cluster.Fill(ctx, o.objects.Nodes); err != nil {
 		return report.Run{}, err
 	}
-	if !o.impossible {
+	if !o.impossible && o.beside == 0 {
 		if err := o.submit(ctx); err != nil {
 			return report.Run{}, err
 		}
 	}
 	limits := watchbinds.NodeLimits(cluster.Resource, o.objects.Nodes, cluster.NodeName)
-	if o.watch, err = watchbinds.Start(ctx, o.cluster.Client, cluster.Namespace, limits, watchbinds.Kinds(o.impossible)); err != nil {
+	if o.watch, err = watchbinds.Start(ctx, o.cluster.Client, cluster.Namespace, limits, watchbinds.Kinds(o.impossible || o.beside > 0)); err != nil {
 		return report.Run{}, err
 	}
 	defer o.watch.Stop()
@@ -106,6 +108,9 @@ func (o *one) run(ctx context.Context) (report.Run, error) {
 		return report.Run{}, err
 	}
 	defer o.scheduler.Stop()
+	if o.beside > 0 {
+		return o.withOthers(ctx)
+	}
 	if o.impossible {
 		return o.untilRefused(ctx)
 	}
