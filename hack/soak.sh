@@ -30,6 +30,7 @@ walks "100,000 random walks of MIG changes" 100000 -run '^TestConverges$' ./inte
 # Another stage of the harness or the cluster is one more line: stage NAME -C kube ... -run PATTERN PACKAGE.
 stage "10,000 pods against the kubelet's own device manager, beside a foreign List every 20 ms" -v -C kube -count=1 -timeout 60m -run '^TestForeignList$' ./test/devicemanager
 stage "20,000 random steps of both APIs against the kubelet's own device manager and DRA manager" -v -C kube -count=1 -timeout 60m -run '^TestBothAPIs$' ./test/devicemanager
+stage "gangs with devices of drivers against Kubernetes' own scheduler, pod by pod, on 400 random clusters" -v -C kube -count=1 -timeout 30m -run '^TestGangDevicesTwin$' ./test/scheduler
 say "each fuzz target for a minute"
 FUZZTIME=60s hack/fuzz.sh
 hack/build.sh sandbox
