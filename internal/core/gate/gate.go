@@ -202,7 +202,9 @@ func (d *Decision) validate(key string, by By) {
 }
 
 // covers reports whether what has the key is validated.
-func (r Record) covers(key string) bool { return key != "" && r.Key == key && r.By != "" && r.Failed == nil }
+func (r Record) covers(key string) bool {
+	return key != "" && r.Key == key && r.By != "" && r.Failed == nil
+}
 
 // with returns the record with the outcome of a validation pod. One of another key does not count.
 func (r Record) with(f Facts) Record {

@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 			Decision{State: Validated, By: ByAgent, Record: Record{Key: "k", By: ByAgent}}},
 		"in use with a defect": {enforce, Facts{GPUs: true, Driver: stop("XID79"), Key: "k", InUse: true}, Record{},
 			Decision{State: Found, Stop: *stop("XID79")}},
-		"in use, and failed before": {enforce, Facts{GPUs: true, Key: "k", InUse: true}, failed, Decision{State: Held, Stop: *stop("VALIDATE_COUNT"), Tainted: true, Record: failed}},
+		"in use, and failed before":              {enforce, Facts{GPUs: true, Key: "k", InUse: true}, failed, Decision{State: Held, Stop: *stop("VALIDATE_COUNT"), Tainted: true, Record: failed}},
 		"in use, and failed with another driver": {enforce, Facts{GPUs: true, Key: "new", InUse: true}, failed, Decision{State: Held, Stop: heldByPod, Tainted: true, Record: failed}},
 		"in use, and opened by the agent although it had failed": {enforce, Facts{GPUs: true, Key: "k", InUse: true},
 			Record{Key: "k", By: ByAgent, FailedKey: "k", Failed: stop("VALIDATE_COUNT")},

@@ -50,7 +50,7 @@ func TestMake(t *testing.T) {
 		"shared, and it stays": {limits: []quota.Limit{{Model: "NVIDIA A100*", Max: 4}}, all: []quota.Counted{gpus, other, quota.Resource("nvidia.com/gpu").Staying()},
 			want: map[string]int64{"requests.nvidia.com/gpu": 4}, shared: []string{"nvidia.com/gpu is also " + h100 + " (whole)"}},
 		"it stays, and no limit can mean it": {limits: []quota.Limit{{Kind: quota.MIG, Max: 4}}, all: []quota.Counted{quota.Resource("nvidia.com/gpu").Of(quota.Whole).Staying()}},
-		"a pattern that is wrong": {limits: []quota.Limit{{Model: "[", Max: 4}}, all: []quota.Counted{gpus}},
+		"a pattern that is wrong":            {limits: []quota.Limit{{Model: "[", Max: 4}}, all: []quota.Counted{gpus}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -40,8 +40,9 @@ type Claim struct {
 // Ledger records which claim has which device.
 type Ledger interface {
 	// AcquireClaim takes the devices of a claim, all or none. They are on disk when it returns without an error. It may be called again
-	// for a claim that has its devices; those that it has from an earlier allocation, and that no container uses, are released. Its error names the holder of the first device that another holder has. While a MIG device is
-	// removed that has slices of one of them, it waits for that, at most until ctx ends.
+	// for a claim that has its devices; those that it has from an earlier allocation, and that no container uses, are released. Its error
+	// names the holder of the first device that another holder has. While a MIG device is removed that has slices of one of them, it waits
+	// for that, at most until ctx ends.
 	AcquireClaim(ctx context.Context, claim Claim) error
 	// ResolveClaim changes the hold of a claim on a placement into one on the MIG device that is there now. It may be called again. The
 	// change is on disk when it returns without an error.

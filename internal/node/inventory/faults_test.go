@@ -245,8 +245,8 @@ func faultTable() map[string]struct {
 		"ECC, not contained by the GPU": {"l40sx8", []act{
 			xid(sim.Fault{XID: 94}, 94, "Degraded XID94"), wait(2*aScan, "NeedsReset ECC_DOUBLE_BIT"), reset("Healthy"),
 		}},
-		"temperature":                 {"h100x8", []act{brk(sim.Fault{Temperature: 91}, "Degraded TEMPERATURE_SLOWDOWN"), brk(sim.Fault{Temperature: 120}, "Unhealthy TEMPERATURE_SHUTDOWN"), clear1("Healthy")}},
-		"row remap pending":           {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending}, "Draining RECOVERY_ACTION ROW_REMAP_PENDING"), brk(sim.Fault{Recovery: "none"}, "Degraded ROW_REMAP_PENDING"), reset("Healthy")}},
+		"temperature":       {"h100x8", []act{brk(sim.Fault{Temperature: 91}, "Degraded TEMPERATURE_SLOWDOWN"), brk(sim.Fault{Temperature: 120}, "Unhealthy TEMPERATURE_SHUTDOWN"), clear1("Healthy")}},
+		"row remap pending": {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending}, "Draining RECOVERY_ACTION ROW_REMAP_PENDING"), brk(sim.Fault{Recovery: "none"}, "Degraded ROW_REMAP_PENDING"), reset("Healthy")}},
 		"row remap pending, no event": {"h100x8", []act{
 			{fault: &sim.Fault{RowRemap: sim.RowRemapPending, Recovery: sim.RecoveryUnsupported}, scan: believed, want: "NeedsReset ROW_REMAP_PENDING"}, reset("Healthy"),
 		}},

@@ -11,9 +11,9 @@ import (
 // codeLeftOut is the fault of a GPU that is not shown, since its identity is not its own.
 const codeLeftOut = "GPU_LEFT_OUT"
 
-// leaveOut removes the GPUs from a scan whose identity cannot be true, and adds a fault for each: a UUID that has not the form of one, and a
-// UUID, a PCI address or a device node that two GPUs have. Of these neither is kept, since a pod that was given the one could get the other;
-// only a GPU that is listed twice stays, once. The scan's slices are replaced, not changed.
+// leaveOut removes the GPUs from a scan whose identity cannot be true, and adds a fault for each: a UUID that has not the form of one, and
+// a UUID, a PCI address or a device node that two GPUs have. Of these neither is kept, since a pod that was given the one could get the
+// other; only a GPU that is listed twice stays, once. The scan's slices are replaced, not changed.
 func leaveOut(scan *gpu.Snapshot) {
 	why := make([]string, len(scan.GPUs))
 	for i := range scan.GPUs {

@@ -106,7 +106,8 @@ func (l *Ledger) acquireDurably(holder gpu.Holder, pods []gpu.Pod, devices []Cla
 	if err := validKeys(devices); err != nil {
 		return err
 	}
-	// The containers are read only when an orphan, which may have ended, is in the way, or the holder has further devices, and without a lock.
+	// The containers are read only when an orphan, which may have ended, is in the way, or the holder has further devices, and without a
+	// lock.
 	var seen *NodeView
 	for {
 		again := false

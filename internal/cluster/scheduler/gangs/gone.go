@@ -151,3 +151,19 @@ func withUID(list []v1.Pod, uid types.UID) *v1.Pod {
 	}
 	return nil
 }
+
+// forget forgets a gang whose pods have all succeeded a while ago, and returns whether it did: no other pod takes the place of one that has
+// failed. The caller holds the lock.
+func (r *registry) forget(g *gang) bool {
+	if g.ended.IsZero() || r.clock.Since(g.ended) < r.limits.Lost {
+		return false
+	}
+	if g.ended = (time.Time{}); g.living() > 0 {
+		return false
+	}
+	for done := range g.pods {
+		delete(r.ofPod, done)
+	}
+	delete(r.gangs, g.key)
+	return true
+}

@@ -463,22 +463,6 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 	return out
 }
 
-// forget forgets a gang whose pods have all succeeded a while ago, and returns whether it did: no other pod takes the place of one that has
-// failed. The caller holds the lock.
-func (r *registry) forget(g *gang) bool {
-	if g.ended.IsZero() || r.clock.Since(g.ended) < r.limits.Lost {
-		return false
-	}
-	if g.ended = (time.Time{}); g.living() > 0 {
-		return false
-	}
-	for done := range g.pods {
-		delete(r.ofPod, done)
-	}
-	delete(r.gangs, g.key)
-	return true
-}
-
 // note notes whether a gang has its least number of members on nodes. The caller holds the lock.
 func (r *registry) note(g *gang) {
 	g.dirty, g.gained = false, false
