@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
 	"github.com/berth-gpu/berth/internal/cluster/operator/gpuquota"
 )
 
@@ -53,7 +54,8 @@ func (s *status) Patch(context.Context, client.Object, client.Patch, ...client.S
 // TestQuotasGone: of 10,000 GPUQuotas that come and go no memory is kept.
 func TestQuotasGone(t *testing.T) {
 	api := &passing{}
-	r := gpuquota.New(gpuquota.Deps{Cached: api, Client: api, Events: &events.FakeRecorder{}, Clock: testclock.NewFakeClock(time.Unix(1e9, 0)), Log: slog.New(slog.DiscardHandler)})
+	clock, log := testclock.NewFakeClock(time.Unix(1e9, 0)), slog.New(slog.DiscardHandler)
+	r := gpuquota.New(gpuquota.Deps{Cached: api, Client: api, Events: &events.FakeRecorder{}, Objects: attempts.New(clock, log), Clock: clock, Log: log})
 	pass := func(from, to int) int64 {
 		for i := from; i < to; i++ {
 			for _, api.there = range []bool{true, false} {
