@@ -6,8 +6,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
@@ -30,7 +32,8 @@ type Ending struct {
 
 // End returns which of some holders, the most important first, have to end so that the gang fits: the fewest violations of budgets first,
 // then the lowest of the highest ranks, then the fewest pods. It returns nil for a gang that does not fit even without all of them, for one
-// that fits beside them, and for one with ResourceClaims, whose devices cannot be planned. Where the budget is used up the error is
+// that fits beside them, and for one whose devices cannot be planned: those of ResourceClaims, and of an extended
+// resource that a DeviceClass serves. Where the budget is used up the error is
 // gang.ErrSteps.
 func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budgets) (*Ending, error) {
 	if len(holders) == 0 || usesClaims(q.View.Members) {
@@ -51,10 +54,32 @@ func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budget
 		return nil, err
 	}
 	ending := &Ending{Plan: p.read(ask, &ended.Plan)}
+	if p.usesServed(q, &ending.Plan) {
+		return nil, nil
+	}
 	for _, i := range ended.Holders {
 		ending.Pods = append(ending.Pods, holders[i].Pods...)
 	}
 	return ending, nil
+}
+
+// usesServed tells whether a member of a plan gets an extended resource from a DeviceClass on its node.
+func (p *Planner) usesServed(q *Question, plan *Plan) bool {
+	if p.Devices == nil {
+		return false
+	}
+	nodes := map[string]fwk.NodeInfo{}
+	for _, node := range q.Nodes {
+		nodes[node.Node().Name] = node
+	}
+	for _, at := range plan.Places {
+		for name, amount := range gangplan.Amounts(at.Pod) {
+			if node := nodes[at.Node]; !amount.IsZero() && node != nil && p.servedOn(name, node) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func usesClaims(pods []*v1.Pod) bool {

@@ -29,7 +29,7 @@ func (p *Planner) needsDevices(ask *gangplan.Question) bool {
 // devices: those of other drivers, and of nodes that serve an extended resource by ResourceClaims.
 func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.Plan, refusal *gang.Refusal) (answer Answer, err error) {
 	err = p.Model.Try(q.Policy, q.Held, func(places *model.Trial) error {
-		beside := q.Budget.Steps == 0 || q.Budget.Rough
+		beside := q.Budget.Steps == 0 || q.Beside
 		devices := p.Devices.Try(beside)
 		if devices == nil {
 			return gang.ErrSteps // A gang is planned beside the cycles, which must not wait for that.
@@ -37,7 +37,10 @@ func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.
 		defer devices.End()
 		o := p.oneByOne(ask, q, places, devices)
 		if !beside {
-			o.steps = min(o.steps, int(q.Budget.Steps/trySteps))
+			o.steps = min(o.steps, int(q.Budget.Steps/trySteps)) - len(q.Promised)
+			if o.steps <= 0 || q.exceeds(len(ask.Members)*len(q.Nodes)*capacitySteps) {
+				return gang.ErrSteps
+			}
 		}
 		for _, place := range q.Promised {
 			if i, known := p.Model.Index(place.Node); known {
@@ -54,13 +57,14 @@ func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.
 		if len(answer.Plans) > 0 {
 			return nil
 		}
-		if plan, found := o.plan(); found {
+		plan, found := o.plan()
+		if o.steps <= 0 && !beside {
+			return gang.ErrSteps
+		}
+		if found {
 			plan.devices = true
 			answer.Plans = []Plan{plan}
 			return nil
-		}
-		if o.steps <= 0 && !beside {
-			return gang.ErrSteps
 		}
 		if answer.Refusal = refusal; refusal == nil || !refusal.Apart && refusal.Domains > 0 {
 			answer.Refusal = o.refusal()
@@ -164,7 +168,7 @@ func (o *oneByOne) carries(plan *gang.Plan) bool {
 			continue
 		}
 		pod := o.ask.Members[i]
-		if o.steps--; o.steps <= 0 || claims.Unbindable(o.manager(), pod, o.nodes[node]) != "" || o.devices.Place(pod, o.nodes[node]) != "" {
+		if o.steps--; o.over() || claims.Unbindable(o.manager(), pod, o.nodes[node]) != "" || o.devices.Place(pod, o.nodes[node]) != "" {
 			return false
 		}
 	}
@@ -349,11 +353,19 @@ func (o *oneByOne) order(nodes []int) []int {
 	return sorted
 }
 
+// over tells whether no member is tried any more: the steps are used up, or the planning was stopped.
+func (o *oneByOne) over() bool {
+	if stop := o.q.Budget.Stop; stop != nil && o.steps > 0 && stop() {
+		o.steps = 0
+	}
+	return o.steps <= 0
+}
+
 // place places a member on a node, if it fits there.
 func (o *oneByOne) place(member, node int) bool {
 	class := o.ask.Gang.Members[member].Class
 	key := [2]int{class, node}
-	if o.refused[key] || o.steps <= 0 {
+	if o.refused[key] || o.over() {
 		return false
 	}
 	at := placed{member: member, node: node, mark: o.places.Mark(), claims: o.devices.Mark()}

@@ -47,6 +47,8 @@ type Question struct {
 	Plans int
 	// Budget bounds the work. Where it is used up the error is gang.ErrSteps.
 	Budget gang.Budget
+	// Beside is true beside the scheduling cycles, where a question may wait for a trial of another one.
+	Beside bool
 }
 
 // Answer has plans, the best first, or says why there is none.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
@@ -30,7 +31,7 @@ var errOther = errors.New("members of the gang are on other nodes than the plan 
 // up, and then the places that are still free. The members of the gang are those for which the plan was made.
 func (p *Planner) Renew(q *Question, old *Plan) (*Plan, map[types.UID]Place, error) {
 	if old.devices {
-		return p.renewDevices(old)
+		return p.renewDevices(q, old)
 	}
 	ask, made, err := p.again(q, old, nil)
 	if err != nil {
@@ -49,16 +50,21 @@ func (p *Planner) Renew(q *Question, old *Plan) (*Plan, map[types.UID]Place, err
 	return &renewed, nil, nil
 }
 
-// renewDevices returns a plan whose members get devices by Kubernetes' own plugin as it is, if its nodes exist: which devices are free is
-// known only by asking the plugin about each member, which the cycles of the members do.
-func (p *Planner) renewDevices(old *Plan) (*Plan, map[types.UID]Place, error) {
-	kept := maps.Clone(old.Places)
-	maps.DeleteFunc(kept, func(_ types.UID, at Place) bool {
-		_, known := p.Model.Index(at.Node)
-		return !known
+// renewDevices returns a plan whose members get devices by Kubernetes' own plugin as it is, if what the model knows of its places is still
+// free: which devices are is known only by asking the plugin about each member, which the cycles of the members do.
+func (p *Planner) renewDevices(q *Question, old *Plan) (*Plan, map[types.UID]Place, error) {
+	kept := map[types.UID]Place{}
+	err := p.Model.Try(q.Policy, q.Held, func(trial *model.Trial) error {
+		for _, uid := range slices.Sorted(maps.Keys(old.Places)) {
+			at := old.Places[uid]
+			if node, known := p.Model.Index(at.Node); known && q.Bound[uid] == "" && trial.Place(node, at.Requests) {
+				kept[uid] = at
+			}
+		}
+		return nil
 	})
-	if len(kept) < len(old.Places) {
-		return nil, kept, nil
+	if err != nil || len(kept) < len(old.Places) {
+		return nil, kept, err
 	}
 	return old, nil, nil
 }

@@ -32,6 +32,8 @@ type job struct {
 	// The lock of the registry guards the rest. done is true once there is a result, ended is since when.
 	done  bool
 	ended time.Time
+	// missed is true where devices have become free since it began, which the version of the model does not tell.
+	missed bool
 	// q is what was asked, with the plan, or what has to end for the gang. text says why there is no plan.
 	q    *question
 	text string
@@ -102,6 +104,7 @@ func (p *Plugin) copy(nodes []fwk.NodeInfo) (*Plugin, []fwk.NodeInfo) {
 func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 	r := p.gangs
 	q := *j.q
+	q.beside = true
 	q.budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
 		runtime.Gosched() // The scheduling cycle goes first where there is one core.
 		return j.stopped.Load() || p.ended.Err() != nil
@@ -171,6 +174,9 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 		if _, text = r.answer(g, pod, j.q, nil, j.text); j.q.short {
 			asked = j.q
 		}
+		if j.missed || j.q.version != p.model.Version() || j.q.changes != g.changes {
+			g.wakeAt(later(r.clock.Now(), g.next)) // What has changed in between woke it when it could not be planned.
+		}
 		return "", text, asked, nil
 	}
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
@@ -196,7 +202,7 @@ func (r *registry) outdated(g *gang, q *question) string {
 	if r.gangs[q.key] != g {
 		return unknownGang
 	}
-	if g.changes == q.changes || r.covers(g, q) {
+	if g.changes == q.changes && maps.Equal(g.nodes(), q.bound) || r.covers(g, q) {
 		return ""
 	}
 	g.wakeAt(r.clock.Now())
@@ -218,6 +224,9 @@ func (r *registry) covers(g *gang, q *question) bool {
 	return true
 }
 
+// keptPrefix is before the UID of a member in what is held for it between two plans.
+const keptPrefix = "planned/"
+
 // overtaken gives up a plan of which places were taken while it was made, and returns why the gang waits. The places that are still free
 // are held while it is planned again, so that it cannot be overtaken for ever. From the third time in a row on it waits before that. The
 // caller holds the lock.
@@ -226,7 +235,7 @@ func (r *registry) overtaken(g *gang, j *job, kept map[types.UID]gangplanner.Pla
 	now := r.clock.Now()
 	for uid, at := range kept {
 		made := &hold{
-			pod: "planned/" + uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod), until: now.Add(r.limits.Reserve + 2*j.ended.Sub(j.began)),
+			pod: keptPrefix + uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod), until: now.Add(r.limits.Reserve + 2*j.ended.Sub(j.began)),
 		}
 		r.holds.add(made)
 		g.kept = append(g.kept, made.pod)
@@ -283,9 +292,14 @@ func (r *registry) nextJob() (list []*v1.Pod) {
 	}
 	var line []*gang
 	for _, g := range r.gangs {
-		if g.queued {
-			line = append(line, g)
+		if !g.queued {
+			continue
 		}
+		if r.build(g); !g.ready || len(r.planner(g)) == 0 {
+			g.queued = false // It cannot be planned now.
+			continue
+		}
+		line = append(line, g)
 	}
 	slices.SortFunc(line, func(a, b *gang) int {
 		if r.precedes(a, b) {

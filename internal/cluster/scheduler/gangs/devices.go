@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -222,14 +223,21 @@ func (r *registry) renew(pod *v1.Pod) bool {
 	}
 	clear(g.masks)
 	g.refused = nil
+	if g.job != nil {
+		g.job.missed = true
+	}
 	return true
 }
 
 // promised returns the pods for which places are held: they get their devices there. The caller holds the lock.
 func (r *registry) promised(held []*hold) (list []gangplanner.Place) {
 	for _, h := range held {
-		if g := r.gangs[h.gang]; g != nil && g.pods[h.pod] != nil {
-			list = append(list, gangplanner.Place{Pod: g.pods[h.pod], Node: h.node})
+		g := r.gangs[h.gang]
+		if g == nil {
+			continue
+		}
+		if pod := g.pods[types.UID(strings.TrimPrefix(string(h.pod), keptPrefix))]; pod != nil {
+			list = append(list, gangplanner.Place{Pod: pod, Node: h.node})
 		}
 	}
 	return list

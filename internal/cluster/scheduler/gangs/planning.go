@@ -43,6 +43,8 @@ type question struct {
 	short bool
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
+	// beside is true beside the scheduling cycles.
+	beside bool
 	// search is what was found that has to end for the gang; nil where that was not sought yet.
 	search *search
 }
@@ -331,6 +333,6 @@ func (p *Plugin) asks(q *question, view *gangview.Gang, nodes []fwk.NodeInfo) *g
 	}
 	return &gangplanner.Question{
 		Policy: p.policy(), Levels: p.gangs.levels, View: view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left,
-		Plans: 1, Budget: q.budget,
+		Plans: 1, Budget: q.budget, Beside: q.beside,
 	}
 }

@@ -44,8 +44,19 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 		return p.lookBeside(pod, nodes), nil
 	case err != nil || s == nil:
 		return "", err
+	case s.found == nil && !s.reserve:
+		p.gangs.awaitTurn(q.key, p)
 	}
 	return p.gangs.take(pod, q, s.found, s.reserve, s.took), nil
+}
+
+// awaitTurn has a gang wait for its reservation that was refused beside the cycles: whether it may have one was asked before it was refused.
+func (r *registry) awaitTurn(key gangview.Key, c cluster) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g, now := r.gangs[key], r.clock.Now(); g != nil && r.mayReserve(g, now, c) {
+		g.wakeAt(later(now, g.next))
+	}
 }
 
 // search is what was found of what has to end for a gang.
@@ -197,6 +208,9 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 			g.hopeless = now.Add(r.limits.Hopeless)
 		}
 		return ""
+	}
+	if other := r.reserving; !found.preempts && other != nil && other != g && !r.precedes(g, other) {
+		return "" // It got its reservation while this one was sought.
 	}
 	res := r.reservationOf(found, now)
 	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
