@@ -93,6 +93,9 @@ func (r *remover) account(ctx context.Context, set *appsv1.DaemonSet) (string, e
 	return name, nil
 }
 
+// outlivesRelease tells whether pods with a priority class can be created after the release has gone: those of the system are always there.
+func outlivesRelease(class string) bool { return class == "" || strings.HasPrefix(class, "system-") }
+
 // hostSet returns the DaemonSet that cleans the nodes: on those of the agent's, or else on those that have a GPUNode.
 func (r *remover) hostSet() (*appsv1.DaemonSet, error) {
 	image, err := r.image()
@@ -103,8 +106,11 @@ func (r *remover) hostSet() (*appsv1.DaemonSet, error) {
 	var agent corev1.Container
 	if r.found.agent != nil {
 		from := r.found.agent.Spec.Template.Spec
-		spec = corev1.PodSpec{NodeSelector: from.NodeSelector, Affinity: from.Affinity, PriorityClassName: from.PriorityClassName, ImagePullSecrets: from.ImagePullSecrets,
+		spec = corev1.PodSpec{NodeSelector: from.NodeSelector, Affinity: from.Affinity, ImagePullSecrets: from.ImagePullSecrets,
 			ServiceAccountName: from.ServiceAccountName, RuntimeClassName: from.RuntimeClassName}
+		if outlivesRelease(from.PriorityClassName) {
+			spec.PriorityClassName = from.PriorityClassName
+		}
 		agent = agentContainer(&from)
 	} else {
 		spec, agent = r.withoutAgent()
@@ -238,6 +244,9 @@ func (r *remover) releaseHosts(ctx context.Context) error {
 	}
 	if account != set.Spec.Template.Spec.ServiceAccountName {
 		change["serviceAccountName"], change["serviceAccount"] = nil, nil
+	}
+	if !outlivesRelease(set.Spec.Template.Spec.PriorityClassName) {
+		change["priorityClassName"] = nil
 	}
 	if image := agentContainer(&set.Spec.Template.Spec).Image; r.Image != "" && image != r.Image {
 		containers := slices.Clone(set.Spec.Template.Spec.Containers)

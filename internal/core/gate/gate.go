@@ -181,7 +181,7 @@ func Decide(s Settings, f Facts, record Record) Decision {
 func (d *Decision) hold(s Settings, f Facts) {
 	d.State, d.Stop = Held, Stop{Message: "waits for the validation pod of the operator"}
 	if f.InUse {
-		d.Stop = Stop{Code: HeldByPod, Message: "a pod that is not kept away by the taint holds a GPU, and a validation needs all of them; " +
+		d.Stop = Stop{Code: HeldByPod, Message: "a pod that came after the gate had closed holds a GPU, and a validation needs all of them; " +
 			"end that pod (berth gpus shows it)"}
 		return
 	}

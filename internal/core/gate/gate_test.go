@@ -16,7 +16,7 @@ func TestDecide(t *testing.T) {
 	waits := Stop{Message: "waits for the validation pod of the operator"}
 	noOperator := Stop{Code: NoOperator, Message: "no operator has made a validation pod within 10m0s; see that berth-operator runs " +
 		"(kubectl -n NAMESPACE get deployment berth-operator), or set gate.onTimeout to open"}
-	heldByPod := Stop{Code: HeldByPod, Message: "a pod that is not kept away by the taint holds a GPU, and a validation needs all of them; " +
+	heldByPod := Stop{Code: HeldByPod, Message: "a pod that came after the gate had closed holds a GPU, and a validation needs all of them; " +
 		"end that pod (berth gpus shows it)"}
 	failed := Record{FailedKey: "k", Failed: stop("VALIDATE_COUNT")}
 	tests := map[string]struct {

@@ -10,9 +10,9 @@ func gateProblems() []Problem {
 			Seen:    seenGate,
 		},
 		{
-			Code: "GATE_HELD_BY_POD", Severity: Error, Area: AreaValidation, Title: "a pod that tolerates the gate's taint holds a GPU",
+			Code: "GATE_HELD_BY_POD", Severity: Error, Area: AreaValidation, Title: "a pod holds a GPU of a node that is not validated",
 			Meaning: "The node accepts no other pods until it is validated, and a validation needs all of its GPUs. A pod that got a GPU after the taint was set, or after a validation had failed, opens nothing.",
-			Fix:     "End the pod, which berth gpus shows, and take the toleration of the gate's taint out of it (a toleration with operator Exists and no key tolerates each taint). The operator validates the node when its GPUs are free.",
+			Fix:     "End the pod, which berth gpus shows. If it tolerates the gate's taint, take the toleration out of it (one with operator Exists and no key tolerates each taint). The operator validates the node when its GPUs are free.",
 			Seen:    seenGate,
 		},
 		{

@@ -7,7 +7,7 @@
 //
 // # Access
 //
-// The agent needs, on the cluster: get, create and patch on gpunodes.berth.dev, and delete for "berth-agent uninstall";
+// The agent needs, on the cluster: get, create and patch on gpunodes.berth.dev (whoever uninstalls deletes the object);
 // get on nodes (for the owner reference); get and watch on customresourcedefinitions. A GPUNode names the pods of all tenants that
 // hold its GPUs: grant get, list and watch on gpunodes only to users who may see them.
 package gpunode

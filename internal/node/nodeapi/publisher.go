@@ -112,6 +112,13 @@ func (p *Publisher[T]) PublishAndWait(ctx context.Context, value T) error {
 	}
 }
 
+// Written reports whether the wanted value was written.
+func (p *Publisher[T]) Written() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.version > 0 && p.done == p.version && p.err == nil
+}
+
 // published is the last known value of the object.
 type published[T any] struct {
 	known bool

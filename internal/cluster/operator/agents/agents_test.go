@@ -123,7 +123,7 @@ func TestPlan(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			end, more := plan(tc.pods)
+			end, _, _, more := plan(tc.pods)
 			var got []string
 			for _, one := range end {
 				got = append(got, one.old.Name)
@@ -238,7 +238,7 @@ func TestCached(t *testing.T) {
 			}
 			kept = append(kept, pod)
 		}
-		if end, more := plan(kept); len(end) != 1 || end[0].old.Name != "old-a" || more {
+		if end, _, _, more := plan(kept); len(end) != 1 || end[0].old.Name != "old-a" || more {
 			t.Errorf("the plan of what it keeps: %v, %v", end, more)
 		}
 		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{nameLabel: "berth-validate"}}, Spec: corev1.PodSpec{NodeName: "a", Hostname: "h"}}

@@ -62,16 +62,15 @@ func replaces(now, old *corev1.Pod) bool {
 // most is how many of so many nodes may be without a ready agent: a tenth, and at least 10.
 func most(nodes int) int { return max(10, nodes/10) }
 
-// plan returns the old agents that have to end so that the new ones get their places, in the order of the nodes' names, and whether others
-// wait for the next time.
-func plan(pods []*corev1.Pod) (end []replacement, more bool) {
+// plan returns the old agents that have to end so that the new ones get their places, in the order of the nodes' names, how many nodes are
+// without a ready agent and may be, and whether others wait for the next time.
+func plan(pods []*corev1.Pod) (end []replacement, without, limit int, more bool) {
 	byNode := map[string][]*corev1.Pod{}
 	for _, pod := range pods {
 		if node := nodeOf(pod); node != "" {
 			byNode[node] = append(byNode[node], pod)
 		}
 	}
-	without := 0
 	for node, here := range byNode {
 		if !slices.ContainsFunc(here, func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && ready(p) }) {
 			without++
@@ -86,6 +85,7 @@ func plan(pods []*corev1.Pod) (end []replacement, more bool) {
 		}
 	}
 	slices.SortFunc(end, func(a, b replacement) int { return cmp.Compare(a.old.Spec.NodeName, b.old.Spec.NodeName) })
-	free := max(0, most(len(byNode))-without)
-	return end[:min(free, len(end))], len(end) > free
+	limit = most(len(byNode))
+	free := max(0, limit-without)
+	return end[:min(free, len(end))], without, limit, len(end) > free
 }

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -85,10 +86,14 @@ func Add(m manager.Manager, deps Deps) error {
 }
 
 // Reconciler ends old agents in whose place new ones wait.
-type Reconciler struct{ deps Deps }
+type Reconciler struct {
+	deps Deps
+	// more is true while more new agents wait for a place than old ones may be ended for.
+	more bool
+}
 
 // New returns a reconciler.
-func New(deps Deps) *Reconciler { return &Reconciler{deps} }
+func New(deps Deps) *Reconciler { return &Reconciler{deps: deps} }
 
 // Reconcile looks at all agents.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
@@ -101,11 +106,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for i := range list.Items {
 		pods = append(pods, &list.Items[i])
 	}
-	end, more := plan(pods)
+	end, without, limit, more := plan(pods)
 	// 2. End those whose successors wait still.
+	var failed error
 	for _, one := range end {
-		if err := r.end(ctx, one); err != nil {
-			return reconcile.Result{}, err
+		failed = errors.Join(failed, r.end(ctx, one))
+	}
+	if failed != nil {
+		return reconcile.Result{}, failed
+	}
+	if more != r.more {
+		if r.more = more; more {
+			r.deps.Log.Warn("Further new agents wait for a place among the pods of their nodes: no old one is ended for them while so many nodes have no ready agent",
+				"nodes", without, "limit", limit)
 		}
 	}
 	if len(end) > 0 || more {

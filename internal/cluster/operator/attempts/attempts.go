@@ -64,6 +64,8 @@ type state struct {
 	err error
 	// reason is what the log knows.
 	reason string
+	// edited is true once an edit of others was undone.
+	edited bool
 }
 
 // Objects has all of them. Its methods can be called by several goroutines.
@@ -148,12 +150,17 @@ func (o *Objects) succeeded(of Object) time.Duration {
 	if left := s.last.Add(calm).Sub(o.clock.Now()); s.err == nil && left > 0 {
 		return left
 	}
+	o.end(of, s)
+	return 0
+}
+
+// end forgets what is known of an object that is in line again. The caller holds the lock.
+func (o *Objects) end(of Object, s *state) {
 	if s.attempts >= inVain {
 		o.log.Info("An object is in line again", "object", of.String(), "attempts", s.attempts)
 		o.signal()
 	}
 	delete(o.states, of)
-	return 0
 }
 
 // Undid notes, within an attempt, that an edit of others was undone. It returns true when that is to be reported: the first time, and when
@@ -161,8 +168,11 @@ func (o *Objects) succeeded(of Object) time.Duration {
 func (o *Objects) Undid(of Object, edit string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if s := o.states[of]; s != nil && s.err != nil && !s.edited {
+		o.end(of, s) // Only failures came before, which are no edits of others.
+	}
 	s := o.again(of)
-	s.err = nil
+	s.err, s.edited = nil, true
 	if s.attempts == inVain {
 		o.log.Warn("Others edit an object again and again; undoing it with growing delays", "object", of.String(), "edit", edit)
 	}

@@ -180,6 +180,18 @@ func TestEdits(t *testing.T) {
 	}
 }
 
+// TestOutageIsNoEdit: an object that is made again after an outage was not edited again and again.
+func TestOutageIsNoEdit(t *testing.T) {
+	w := newWorld(t)
+	for range 6 {
+		w.clock.Step(time.Minute)
+		w.try(failing("x"))
+	}
+	w.clock.Step(time.Minute)
+	w.try(w.undo("it was deleted"))
+	w.checkNotKept()
+}
+
 // TestQuiet: a conflict, an attempt that the end of the operator interrupts, and an object that is not kept any more.
 func TestQuiet(t *testing.T) {
 	w := newWorld(t)

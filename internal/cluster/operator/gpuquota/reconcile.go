@@ -132,6 +132,10 @@ func (r *Reconciler) bring(ctx context.Context, q *v1alpha1.GPUQuota, known *kep
 	all := slices.Concat(slices.Collect(maps.Keys(own)), slices.Collect(maps.Keys(wanted)))
 	slices.Sort(all)
 	for _, namespace := range slices.Compact(all) {
+		if last, tried := known.tried[namespace]; tried && wanted[namespace] && !maps.Equal(last, plan.Hard) {
+			r.deps.Objects.Forget(quotaOf(q.Name, namespace)) // Other limits do not wait for what kept the last ones away.
+		}
+		known.tried[namespace] = plan.Hard
 		after, err := r.deps.Objects.Attempt(ctx, quotaOf(q.Name, namespace), func() error {
 			if !wanted[namespace] {
 				return r.remove(ctx, own[namespace])
@@ -147,8 +151,9 @@ func (r *Reconciler) bring(ctx context.Context, q *v1alpha1.GPUQuota, known *kep
 			done.failed, done.err = done.failed+1, cmp.Or(done.err, err)
 		}
 	}
-	for namespace := range known.written {
-		if !wanted[namespace] {
+	for namespace := range known.tried {
+		if !wanted[namespace] && own[namespace] == nil {
+			delete(known.tried, namespace)
 			delete(known.written, namespace)
 			r.deps.Objects.Forget(quotaOf(q.Name, namespace))
 		}

@@ -20,8 +20,8 @@ type kept struct {
 	stay map[string][]quota.Kind
 	// generation is that of the spec that stay is for.
 	generation int64
-	// written are the limits that were written last, by namespace.
-	written map[string]map[string]int64
+	// written are the limits that were written last, by namespace, and tried those that were to be written last.
+	written, tried map[string]map[string]int64
 }
 
 // known returns what is known of a GPUQuota. After a start it follows from the ResourceQuotas that are there.
@@ -30,7 +30,7 @@ func (r *Reconciler) known(q *v1alpha1.GPUQuota, own map[string]*corev1.Resource
 		return k
 	}
 	r.forget(q.Name)
-	k := &kept{uid: q.UID, stay: map[string][]quota.Kind{}, generation: q.Status.ObservedGeneration, written: map[string]map[string]int64{}}
+	k := &kept{uid: q.UID, stay: map[string][]quota.Kind{}, generation: q.Status.ObservedGeneration, written: map[string]map[string]int64{}, tried: map[string]map[string]int64{}}
 	for _, rq := range own {
 		if metav1.IsControlledBy(rq, q) { // And not of a GPUQuota of the name before.
 			maps.Copy(k.stay, stays(rq))
@@ -43,7 +43,7 @@ func (r *Reconciler) known(q *v1alpha1.GPUQuota, own map[string]*corev1.Resource
 // forget forgets a GPUQuota that is gone.
 func (r *Reconciler) forget(q string) {
 	if k := r.quotas[q]; k != nil {
-		for namespace := range k.written {
+		for namespace := range k.tried {
 			r.deps.Objects.Forget(quotaOf(q, namespace))
 		}
 	}

@@ -48,8 +48,9 @@ func newUninstallCommand(o *flags.Flags) *cobra.Command {
 		Long: `Remove what agents created on this node and in the API: the sockets of the device
 plugin and the DRA driver, the CDI spec, the hook programs, the agent's sockets and
 state, the node's labels, conditions and taints, its ResourceSlices, and the GPUNode
-object. A step that fails is reported, and the
-others are still done. It can be repeated.
+object, which the agent's own account may not delete (as an administrator: kubectl
+delete gpunode NODE). A step that fails is reported, and the others are still done. It
+can be repeated.
 
 Stop the agent first, or it creates them again. Running containers keep their GPUs.
 Until an agent runs again no GPU is advertised, and a container that uses a GPU

@@ -58,6 +58,8 @@ const (
 type Node interface {
 	SetReady(nodeapi.NodeCondition)
 	SetGateTaint(nodeapi.GateTaint)
+	// GateTaintWritten reports whether the Node has what SetGateTaint was given last.
+	GateTaintWritten() bool
 	AwaitGateTaint(context.Context, nodeapi.GateTaint) error
 }
 
@@ -100,6 +102,9 @@ type Syncer struct {
 	once    sync.Once
 	// unsaved is true while the file does not have kept.
 	unsaved bool
+
+	// tainting is true when the last decision was for the taint.
+	tainting bool
 
 	mu      sync.Mutex
 	kept    kept
@@ -249,6 +254,10 @@ func (s *Syncer) decide() time.Duration {
 	decision := gate.Decide(gate.Settings{
 		Mode: gate.Mode(settings.Mode), Timeout: settings.Timeout.Duration, Opens: settings.OnTimeout == v1alpha1.GateOpen,
 	}, facts, s.kept.Record)
+	closed := s.kept.Record.Tainted || s.tainting && s.deps.Node.GateTaintWritten()
+	s.tainting = decision.Tainted
+	// A pod that gets a GPU before the Node has the taint has not tolerated it.
+	decision.Record.Tainted = decision.Record.Tainted && closed
 	s.keep(decision, now)
 	s.files(decision.State)
 	s.publish(settings, decision, facts.Key)
@@ -257,6 +266,9 @@ func (s *Syncer) decide() time.Duration {
 	case gate.Validated, gate.None:
 		return validatedTick
 	case gate.RuntimeReady, gate.SpecReady:
+		return startingTick
+	}
+	if decision.Tainted && !closed {
 		return startingTick
 	}
 	return waitingTick

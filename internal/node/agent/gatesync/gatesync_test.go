@@ -127,6 +127,12 @@ func (w *world) SetGateTaint(taint nodeapi.GateTaint) {
 	w.taint = taint
 }
 
+func (w *world) GateTaintWritten() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.away
+}
+
 func (w *world) AwaitGateTaint(ctx context.Context, taint nodeapi.GateTaint) error {
 	for {
 		w.mu.Lock()
@@ -310,6 +316,30 @@ func TestTolerantPod(t *testing.T) {
 		w.change(func() { w.holdings = nil })
 		w.change(func() { w.validate("v2", passed) })
 		w.want(t, "ready false Held", untainted, "ready true Validated")
+		stop()
+	})
+}
+
+// TestPodBeforeTaint: a pod that gets a GPU while the taint cannot be written has not tolerated it, and the node is in use.
+func TestPodBeforeTaint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.validate("v", passed)
+		_, stop := w.start(t)
+		w.change(func() { w.pods = nil })
+		w.log = nil
+		w.change(func() { w.away, w.in.Spec = true, &gatefacts.Spec{Fingerprint: "other"} })
+		w.want(t, tainted, "ready false Held")
+		time.Sleep(time.Minute)
+		w.change(func() { w.hold("work"); w.living["work"] = true })
+		w.want(t, untainted, "ready true Validated")
+		// Once the Node has the taint a pod opens nothing.
+		w.change(func() { w.holdings = nil })
+		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "third"} })
+		w.change(func() { w.away = false })
+		time.Sleep(waitingTick)
+		w.change(func() { w.hold("work") })
+		w.want(t, tainted, "ready false Held", "ready false GATE_HELD_BY_POD")
 		stop()
 	})
 }

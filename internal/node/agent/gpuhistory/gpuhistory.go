@@ -55,8 +55,9 @@ type Deps struct {
 // History is the actor. Create it with Open, start it with Run.
 type History struct {
 	deps Deps
-	// had is true when the node has had a GPU, or when that is not known.
+	// had is true when the node has had a GPU, or when that is not known; kept is true when the file says so.
 	had   atomic.Bool
+	kept  bool
 	asked *signal.Ready
 }
 
@@ -67,6 +68,7 @@ func Open(deps Deps) *History {
 	if result.Lost() {
 		deps.FileLost(source, result, "a missing driver is a problem also where the node never had a GPU")
 	}
+	h.kept = had && !result.Lost()
 	h.had.Store(had || result.Lost())
 	return h
 }
@@ -97,19 +99,17 @@ func (h *History) Faults() []gpu.Cause {
 func (h *History) Run(ctx context.Context) error {
 	changed := h.deps.Hardware.Subscribe()
 	defer changed.Close()
-	had := h.had.Load() || h.published(ctx)
+	had := h.kept || h.published(ctx)
 	h.asked.Set()
-	for !had {
-		if len(h.deps.Hardware.Current().GPUs) > 0 {
-			break
-		}
+	for !had && len(h.deps.Hardware.Current().GPUs) == 0 {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed.C():
 		}
 	}
-	if !h.had.Swap(true) {
+	h.had.Store(true)
+	if !h.kept && ctx.Err() == nil {
 		h.save(ctx)
 	}
 	return nil

@@ -150,6 +150,25 @@ func TestRemembers(t *testing.T) {
 	}
 }
 
+// TestLostFile: a file that was lost is written again when there is a GPU.
+func TestLostFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{dir: t.TempDir()}
+		if err := os.WriteFile(filepath.Join(m.dir, FileName), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.scan(1)
+		_, stop := m.start(t)
+		stop()
+		m.scan(0)
+		h, stop := m.start(t)
+		defer stop()
+		if got := codes(h); !slices.Contains(got, "DRIVER_MISSING") {
+			t.Errorf("the GPU is forgotten: faults %v", got)
+		}
+	})
+}
+
 // TestAsks: the GPUNode is not published before the one of an earlier agent was read, however long that takes; the file is written until
 // it is on disk.
 func TestAsks(t *testing.T) {

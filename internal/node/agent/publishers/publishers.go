@@ -196,6 +196,9 @@ func (w *Workers) AwaitGateTaint(ctx context.Context, taint nodeapi.GateTaint) e
 	}
 }
 
+// GateTaintWritten reports whether the Node has what SetGateTaint was given last. Without an API server it always does.
+func (w *Workers) GateTaintWritten() bool { return w.gateTaint == nil || w.gateTaint.Written() }
+
 // SetGPUNode sets the GPUNode, which must not be changed afterwards.
 func (w *Workers) SetGPUNode(object *v1alpha1.GPUNode) { publish(w.gpuNode, object) }
 
