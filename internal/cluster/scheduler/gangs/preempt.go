@@ -50,7 +50,8 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 	return p.gangs.take(pod, q, s.found, s.reserve, s.took), nil
 }
 
-// awaitTurn has a gang wait for its reservation that was refused beside the cycles: whether it may have one was asked before it was refused.
+// awaitTurn has a gang wait for its reservation that was refused beside the cycles: whether it may have one was asked before it was
+// refused.
 func (r *registry) awaitTurn(key gangview.Key, c cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
