@@ -3,6 +3,7 @@ package gpuquota_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -40,6 +41,7 @@ type world struct {
 	// fail is the error of the writes of ResourceQuotas.
 	fail error
 	r    *gpuquota.Reconciler
+	kept *attempts.Objects
 	// classes are the DeviceClasses by their resource.
 	classes map[string]string
 	clock   *testclock.FakeClock
@@ -88,7 +90,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 // restart makes another operator.
 func (w *world) restart() {
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
-	w.r = gpuquota.New(gpuquota.Deps{Cached: w.Client, Client: w.Client, Events: w.events, Objects: attempts.New(w.clock, log), Classes: w.classes, Clock: w.clock, Log: log})
+	w.kept = attempts.New(w.clock, log)
+	w.r = gpuquota.New(gpuquota.Deps{Cached: w.Client, Client: w.Client, Events: w.events, Objects: w.kept, Classes: w.classes, Clock: w.clock, Log: log})
 }
 
 // reconcile reconciles the GPUQuota "team", and returns what was written.
@@ -418,6 +421,64 @@ func TestFormerOperator(t *testing.T) {
 }
 
 // TestFight: where others edit a ResourceQuota again and again, the writes become fewer, one namespace does not delay another, and the log
+// TestRefusedInVain: a ResourceQuota that could never be written is no problem once nobody wants it, and other limits do not wait for what
+// kept the last ones away.
+func TestRefusedInVain(t *testing.T) {
+	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Max: 4}), namespace("a", teamA))
+	pass := func() {
+		t.Helper()
+		if _, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "team"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuse := func() {
+		w.fail = errors.New("a webhook refuses it")
+		for range 8 {
+			w.clock.Step(time.Minute)
+			pass()
+		}
+	}
+	change := func(edit func(*v1alpha1.GPUQuota)) {
+		t.Helper()
+		q := &v1alpha1.GPUQuota{}
+		if err := w.Get(t.Context(), client.ObjectKey{Name: "team"}, q); err != nil {
+			t.Fatal(err)
+		}
+		edit(q)
+		q.Generation++
+		if err := w.Update(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuse()
+	if kept := w.kept.NotKept(); len(kept) != 1 {
+		t.Fatalf("not kept: %v", kept)
+	}
+	w.fail = nil
+	change(func(q *v1alpha1.GPUQuota) { q.Spec.Limits[0].Max = 2 })
+	pass()
+	if got := w.hard("a"); got == "" || got == all {
+		t.Errorf("with other limits it is %q", got)
+	}
+	w.clock.Step(time.Hour)
+	pass()
+	// A namespace that never had one.
+	if err := w.Create(t.Context(), namespace("b", teamA)); err != nil {
+		t.Fatal(err)
+	}
+	refuse()
+	if kept := w.kept.NotKept(); len(kept) != 1 {
+		t.Fatalf("not kept: %v", kept)
+	}
+	if err := w.Delete(t.Context(), namespace("b", nil)); err != nil {
+		t.Fatal(err)
+	}
+	pass()
+	if kept := w.kept.NotKept(); len(kept) > 0 {
+		t.Errorf("not kept, and wanted by nobody: %v", kept)
+	}
+}
+
 // has one line for it.
 func TestFight(t *testing.T) {
 	w := newWorld(t, gpuQuota(v1alpha1.GPULimit{Max: 4}), namespace("a", teamA), namespace("b", teamA))
