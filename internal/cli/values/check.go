@@ -67,6 +67,7 @@ func Check(namespace string, files ...File) []v1alpha1.ValuesProblem {
 	c.scheduler()
 	c.updateStrategy(&values.Agent.UpdateStrategy)
 	c.mounts(values)
+	c.metrics(values)
 	c.network(values)
 	if len(c.violations) > 0 {
 		return c.explained()
@@ -251,8 +252,8 @@ func (c *checker) updateStrategy(strategy *appsv1.DaemonSetUpdateStrategy) {
 	}
 }
 
-// network checks addresses and ports.
-func (c *checker) network(values *Values) {
+// metrics checks where metrics are served, and who may read them.
+func (c *checker) metrics(values *Values) {
 	metrics, probes := values.Operator.MetricsPort, values.Operator.ProbePort
 	if metrics != 0 && metrics == probes || metrics == 8081 && probes == 0 || metrics == 0 && probes == 8080 {
 		c.add("operator.probePort", "is the port of operator.metricsPort too", "choose another")
@@ -267,6 +268,10 @@ func (c *checker) network(values *Values) {
 	if values.PodMonitor.Enabled && values.Metrics.Auth == "kubernetes" && values.PodMonitor.TokenSecret.Name == "" {
 		c.add("podMonitor.tokenSecret.name", "is empty, and metrics.auth: kubernetes wants a token", "name a Secret with a token that may get /metrics")
 	}
+}
+
+// network checks the addresses of the API server.
+func (c *checker) network(values *Values) {
 	for i, cidr := range values.NetworkPolicy.APIServerCIDRs {
 		key := fmt.Sprintf("networkPolicy.apiServerCIDRs[%d]", i)
 		prefix, err := netip.ParsePrefix(cidr)

@@ -148,7 +148,18 @@ func Decide(s Settings, f Facts, record Record) Decision {
 		return d
 	}
 	inUse := f.InUse && !record.Closed()
-	switch {
+	d.reach(s, f, inUse)
+	if d.State == Validated {
+		d.By = d.Record.By
+	}
+	d.Tainted = s.Mode == Enforce && d.State != Validated && !inUse
+	d.Record.Tainted = d.Tainted
+	return d
+}
+
+// reach sets the state that a node with GPUs has reached. A node that is in use is validated by the agent.
+func (d *Decision) reach(s Settings, f Facts, inUse bool) {
+	switch record := d.Record; {
 	case record.covers(f.Key) && f.Runtime == nil:
 		d.State = Validated
 	case f.Driver != nil:
@@ -168,13 +179,6 @@ func Decide(s Settings, f Facts, record Record) Decision {
 	default:
 		d.hold(s, f)
 	}
-	d.By = ""
-	if d.State == Validated {
-		d.By = d.Record.By
-	}
-	d.Tainted = s.Mode == Enforce && d.State != Validated && !inUse
-	d.Record.Tainted = d.Tainted
-	return d
 }
 
 // hold decides about a node that waits for its validation.

@@ -167,7 +167,7 @@ func (a *Adapter) identifyMissing(result *enumeration, failures []failure, count
 			m.gpu.Index = next
 			next++
 		}
-		if m.why != nil && (transient(m.why.ret) || withoutValue(m.why.ret)) && m.why.ret != nvml.ERROR_RESET_REQUIRED {
+		if m.why != nil && mayAnswer(m.why.ret) {
 			if before, ok := a.known[m.gpu.UUID]; ok && before.Health.State != gpu.Gone {
 				result.silent = append(result.silent, a.silentGPU(m.gpu.UUID, m.gpu.Index, *m.why))
 				continue
@@ -185,6 +185,11 @@ func (a *Adapter) identifyMissing(result *enumeration, failures []failure, count
 	for _, f := range open {
 		result.faults = append(result.faults, unidentified(missingGPU{why: &f}))
 	}
+}
+
+// mayAnswer reports whether a GPU that was identified before may answer the next time, by the return code of a call that identifies it.
+func mayAnswer(ret nvml.Return) bool {
+	return (transient(ret) || withoutValue(ret)) && ret != nvml.ERROR_RESET_REQUIRED
 }
 
 // missingGPU is a GPU that was not identified; why is nil when NVML does not count it.

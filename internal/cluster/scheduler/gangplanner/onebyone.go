@@ -47,31 +47,37 @@ func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.
 				devices.Place(place.Pod, o.nodes[i])
 			}
 		}
-		for i := range plans {
-			if o.carries(&plans[i]) {
-				plan := p.read(ask, &plans[i])
-				plan.devices = true
-				answer.Plans = append(answer.Plans, plan)
-			}
-		}
-		if len(answer.Plans) > 0 {
-			return nil
-		}
-		plan, found := o.plan()
-		if o.steps <= 0 && !beside {
+		answer = o.answer(plans, refusal)
+		if len(answer.Plans) == 0 && o.steps <= 0 && !beside {
 			return gang.ErrSteps
-		}
-		if found {
-			plan.devices = true
-			answer.Plans = []Plan{plan}
-			return nil
-		}
-		if answer.Refusal = refusal; refusal == nil || !refusal.Apart && refusal.Domains > 0 {
-			answer.Refusal = o.refusal()
 		}
 		return nil
 	})
 	return answer, err
+}
+
+// answer returns those of some plans with which every member gets its devices, or else a plan that places the members one by one, or why
+// there is none. A plan that was made with the last step may lack members that fit: it is none.
+func (o *oneByOne) answer(plans []gang.Plan, refusal *gang.Refusal) (answer Answer) {
+	for i := range plans {
+		if o.carries(&plans[i]) {
+			plan := o.read(o.ask, &plans[i])
+			plan.devices = true
+			answer.Plans = append(answer.Plans, plan)
+		}
+	}
+	if len(answer.Plans) > 0 {
+		return answer
+	}
+	plan, found := o.plan()
+	if cut := o.steps <= 0 && o.q.Budget.Steps > 0 && !o.q.Beside; found && !cut {
+		plan.devices = true
+		return Answer{Plans: []Plan{plan}}
+	}
+	if answer.Refusal = refusal; refusal == nil || !refusal.Apart && refusal.Domains > 0 {
+		answer.Refusal = o.refusal()
+	}
+	return answer
 }
 
 // oneByOne places members one by one.

@@ -210,15 +210,12 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 		}
 		return ""
 	}
-	if other := r.reserving; !found.preempts && other != nil && other != g && !r.precedes(g, other) {
-		return "" // It got its reservation while this one was sought.
-	}
 	res := r.reservationOf(found, now)
 	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
 		old.made = now
 		return g.reason(g.refused.text)
 	}
-	if !res.preempts && res.start.IsZero() && !r.takesTurn(g, res, now) {
+	if !res.preempts && (r.isBehind(g) || res.start.IsZero() && !r.takesTurn(g, res, now)) {
 		return ""
 	}
 	r.grant(g, res, &found.Plan)
@@ -227,6 +224,13 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 	}
 	res.text = r.starts(res, found.Pods)
 	return g.reason(g.refused.text)
+}
+
+// isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one. The caller holds the
+// lock.
+func (r *registry) isBehind(g *gang) bool {
+	other := r.reserving
+	return other != nil && other != g && !r.precedes(g, other)
 }
 
 // reservationOf returns the reservation for a way, without its places. It lasts until the pods should have ended, as far as that is known.
