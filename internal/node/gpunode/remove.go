@@ -11,14 +11,11 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// Remove deletes the GPUNode of a node. It is no error when there is none. The agent's own account may not.
+// Remove deletes the GPUNode of a node. It is no error when there is none.
 func Remove(ctx context.Context, api dynamic.Interface, node string) error {
 	err := api.Resource(v1alpha1.GPUNodes()).Delete(ctx, node, metav1.DeleteOptions{})
-	switch {
-	case err == nil || apierrors.IsNotFound(err):
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("delete GPUNode %s: %w; as an administrator: kubectl delete gpunode %s", node, err, node)
 	}
 	return fmt.Errorf("delete GPUNode %s: %w", node, err)
 }

@@ -26,7 +26,8 @@ func denials(c *sandbox.Cluster, since time.Time) ([]string, error) {
 	all, err := c.Denials(since)
 	var of []string
 	for _, d := range all {
-		if strings.HasPrefix(d.Program, "berth-") {
+		// A namespace that is being deleted takes no Event about its pods.
+		if strings.HasPrefix(d.Program, "berth-") && !strings.Contains(d.String(), "because it is being terminated") {
 			of = append(of, d.String())
 		}
 	}

@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authv1 "k8s.io/api/authorization/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gate"
@@ -360,6 +363,10 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourceapi.ResourceSliceSpec{Driver: config.DRADriverName, NodeName: new(fakeapi.NodeName)}}
 	kube := fake.NewClientset(slice)
+	allowed := true
+	kube.PrependReactor("create", "selfsubjectaccessreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, &authv1.SelfSubjectAccessReview{Status: authv1.SubjectAccessReviewStatus{Allowed: allowed}}, nil
+	})
 	for range 2 {
 		var out bytes.Buffer
 		if err := uninstall(t.Context(), config, config.KubeletDir, api, kube, &out); err != nil || !strings.Contains(out.String(), "removed GPUNode "+fakeapi.NodeName) {
@@ -389,15 +396,17 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {
 		t.Errorf("without an API server: %v, and the output\n%s", err, out.String())
 	}
-	// The agent's own account may not delete the GPUNode.
+	// The agent's own account may not delete the GPUNode, and does not try.
+	allowed = false
 	api.Intercept(func(r fakeapi.Request) error {
 		if r.Verb == "delete" && r.Resource == "gpunodes" {
-			return apierrors.NewForbidden(v1alpha1.GPUNodes().GroupResource(), fakeapi.NodeName, errors.New("RBAC"))
+			t.Error("the GPUNode was to be deleted")
 		}
 		return nil
 	})
-	if err := uninstall(t.Context(), config, config.KubeletDir, api, kube, io.Discard); err == nil || !strings.Contains(err.Error(), "kubectl delete gpunode "+fakeapi.NodeName) {
-		t.Errorf("without the right to delete the GPUNode: %v", err)
+	out.Reset()
+	if err := uninstall(t.Context(), config, config.KubeletDir, api, kube, &out); err != nil || !strings.Contains(out.String(), "kubectl delete gpunode "+fakeapi.NodeName) {
+		t.Errorf("without the right to delete the GPUNode: %v, and the output\n%s", err, out.String())
 	}
 }
 

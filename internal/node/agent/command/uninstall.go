@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	authv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -48,9 +50,8 @@ func newUninstallCommand(o *flags.Flags) *cobra.Command {
 		Long: `Remove what agents created on this node and in the API: the sockets of the device
 plugin and the DRA driver, the CDI spec, the hook programs, the agent's sockets and
 state, the node's labels, conditions and taints, its ResourceSlices, and the GPUNode
-object, which the agent's own account may not delete (as an administrator: kubectl
-delete gpunode NODE). A step that fails is reported, and the others are still done. It
-can be repeated.
+object, unless the account may not delete it, as the agent's own may not. A step that
+fails is reported, and the others are still done. It can be repeated.
 
 Stop the agent first, or it creates them again. Running containers keep their GPUs.
 Until an agent runs again no GPU is advertised, and a container that uses a GPU
@@ -123,8 +124,12 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, pluginRoot str
 				return errors.Join(nodeapi.RemoveHealth(ctx, api, config.NodeName), nodeapi.RemoveGate(ctx, api, config.NodeName, v1alpha1.TaintNotValidated))
 			}},
 			step{"ResourceSlices of " + config.DRADriverName + " of Node " + config.NodeName, func() error { return publish.Remove(ctx, kube, config.DRADriverName, config.NodeName) }},
-			step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }},
 		)
+		if mayDelete(ctx, kube, config.NodeName) {
+			steps = append(steps, step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }})
+		} else {
+			defer fmt.Fprintf(out, "left GPUNode %[1]s: this account may not delete it; as an administrator: kubectl delete gpunode %[1]s\n", config.NodeName)
+		}
 	}
 	var failed []error
 	for _, step := range steps {
@@ -135,6 +140,15 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, pluginRoot str
 		fmt.Fprintln(out, "removed", step.what)
 	}
 	return errors.Join(failed...)
+}
+
+// mayDelete reports whether the caller may delete the GPUNode, which the agent's own account may not. Where that cannot be asked it is tried.
+func mayDelete(ctx context.Context, kube kubernetes.Interface, node string) bool {
+	of := v1alpha1.GPUNodes()
+	review, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authv1.SelfSubjectAccessReview{Spec: authv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authv1.ResourceAttributes{Group: of.Group, Resource: of.Resource, Verb: "delete", Name: node},
+	}}, metav1.CreateOptions{})
+	return err != nil || review.Status.Allowed
 }
 
 func removeState(dir string) error {
