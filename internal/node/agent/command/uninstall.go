@@ -142,7 +142,8 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, pluginRoot str
 	return errors.Join(failed...)
 }
 
-// mayDelete reports whether the caller may delete the GPUNode, which the agent's own account may not. Where that cannot be asked it is tried.
+// mayDelete reports whether the caller may delete the GPUNode, which the agent's own account may not. Where that cannot be asked it is
+// tried.
 func mayDelete(ctx context.Context, kube kubernetes.Interface, node string) bool {
 	of := v1alpha1.GPUNodes()
 	review, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authv1.SelfSubjectAccessReview{Spec: authv1.SelfSubjectAccessReviewSpec{
