@@ -27,24 +27,50 @@ func (o *one) withOthers(ctx context.Context) (report.Run, error) {
 	if err := o.scheduler.WaitReady(ctx); err != nil {
 		return report.Run{}, err
 	}
+	// 1. Create other pods, and after a while the gangs, until these are settled.
+	created, submitted, settled, err := o.createBeside(ctx)
+	if err != nil {
+		return report.Run{}, err
+	}
+	// 2. Wait for the last of the others.
+	if _, err := o.wait(ctx, "bound", func(watchbinds.Progress) bool {
+		return o.waiting(created) == 0 || time.Since(settled) > drain
+	}); err != nil {
+		return report.Run{}, err
+	}
+	// 3. Measure.
+	used, err := o.scheduler.Used()
+	if err != nil {
+		return report.Run{}, err
+	}
+	r, err := o.measure(ctx, used)
+	if err != nil {
+		return report.Run{}, err
+	}
+	o.sum(&r, created, submitted)
+	return r, nil
+}
+
+// createBeside creates the other pods and the gangs. It returns the others that were created from when the gangs were submitted on, with
+// their times, that time, and when the gangs were bound, or refused.
+func (o *one) createBeside(ctx context.Context) (created map[string]time.Time, submitted, settled time.Time, err error) {
 	created, done := map[string]time.Time{}, make(chan error, 1)
 	tick := time.NewTicker(time.Second / time.Duration(o.beside))
 	defer tick.Stop()
 	began := time.Now()
-	var submitted, settled time.Time
 	var complete atomic.Int64 // when all pods of gangs were created
 	for number := 0; settled.IsZero() || time.Since(submitted) < least; number++ {
 		select {
 		case <-ctx.Done():
-			return report.Run{}, context.Cause(ctx)
+			return nil, submitted, settled, context.Cause(ctx)
 		case <-o.scheduler.Done():
-			return report.Run{}, o.scheduler.Ended()
+			return nil, submitted, settled, o.scheduler.Ended()
 		case <-tick.C:
 		}
 		at := time.Now()
 		name, err := o.cluster.AddBeside(ctx, number, o.kind.ProfileName)
 		if err != nil {
-			return report.Run{}, err
+			return nil, submitted, settled, err
 		}
 		switch {
 		case submitted.IsZero() && time.Since(began) >= quiet:
@@ -61,24 +87,7 @@ func (o *one) withOthers(ctx context.Context) (report.Run, error) {
 			settled = time.Now()
 		}
 	}
-	if err := <-done; err != nil {
-		return report.Run{}, err
-	}
-	if _, err := o.wait(ctx, "bound", func(watchbinds.Progress) bool {
-		return o.waiting(created) == 0 || time.Since(settled) > drain
-	}); err != nil {
-		return report.Run{}, err
-	}
-	used, err := o.scheduler.Used()
-	if err != nil {
-		return report.Run{}, err
-	}
-	r, err := o.measure(ctx, used)
-	if err != nil {
-		return report.Run{}, err
-	}
-	o.sum(&r, created, submitted)
-	return r, nil
+	return created, submitted, settled, <-done
 }
 
 // gangPods counts the pods of gangs that are bound, or refused where none can be bound.
