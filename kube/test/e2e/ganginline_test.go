@@ -230,8 +230,9 @@ func (l *gangLab) testGangReserved(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, at, found := strings.Cut(text, "places on 8 nodes are reserved for it, and it starts at the latest at ")
-		if !found {
+		_, reservation, found := strings.Cut(text, "places on 8 nodes are reserved for it until ")
+		_, at, ends := strings.Cut(reservation, ", and it starts at the latest at ")
+		if !found || !ends {
 			return fmt.Errorf("the condition says %q", text)
 		}
 		reserved = time.Now()
