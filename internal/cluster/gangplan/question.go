@@ -2,9 +2,11 @@ package gangplan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangview"
@@ -32,7 +34,7 @@ type Class struct {
 	Rules Rules
 }
 
-// Question is what to plan. The Capacity of the classes of the gang is not set.
+// Question is what to plan. The Capacity of the classes of the gang and its Others are not set.
 type Question struct {
 	Gang gang.Gang
 	// Required and Preferred are the levels that the gang asks for. Those of Gang are that of the node where members share a ResourceClaim.
@@ -82,6 +84,38 @@ func Ask(in Input) (Question, error) {
 		q.Gang.Required, q.Gang.Preferred = len(q.Keys), len(q.Keys)
 	}
 	return q, nil
+}
+
+// Shared returns what members of several classes request, by the name of the resource: how much a member of each class does, in the unit
+// of Amount.
+func (q *Question) Shared() map[corev1.ResourceName][]int64 {
+	shared := map[corev1.ResourceName][]int64{}
+	for c := range q.Classes {
+		for name, amount := range q.Classes[c].Rules.amounts {
+			if shared[name] == nil {
+				shared[name] = make([]int64, len(q.Classes))
+			}
+			shared[name][c] = Amount(name, amount)
+		}
+	}
+	maps.DeleteFunc(shared, func(_ corev1.ResourceName, wants []int64) bool {
+		classes := 0
+		for _, want := range wants {
+			if want > 0 {
+				classes++
+			}
+		}
+		return classes < 2
+	})
+	return shared
+}
+
+// Amount returns a quantity of a resource as a number: CPU in thousandths of a core, others in their own unit.
+func Amount(name corev1.ResourceName, quantity resource.Quantity) int64 {
+	if name == corev1.ResourceCPU {
+		return quantity.MilliValue()
+	}
+	return quantity.Value()
 }
 
 // waits is 1 for a member without a node.

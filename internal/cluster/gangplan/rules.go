@@ -102,12 +102,8 @@ func (r *Rules) Times(left corev1.ResourceList) int32 {
 	times := int64(math.MaxInt32)
 	for name, amount := range r.amounts {
 		have, named := left[name]
-		switch {
-		case !named || amount.IsZero():
-		case name == corev1.ResourceCPU:
-			times = min(times, max(0, have.MilliValue()/amount.MilliValue()))
-		default:
-			times = min(times, max(0, have.Value()/amount.Value()))
+		if named && !amount.IsZero() {
+			times = min(times, max(0, Amount(name, have)/Amount(name, amount)))
 		}
 	}
 	return int32(times)

@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -141,6 +142,29 @@ func (g *gangWorld) capacity(class, node int) int32 {
 	return int32(max(0, most))
 }
 
+// others returns what members of several classes take from the same node beside what package fleet counts.
+func (g *gangWorld) others(f *fleet.Fleet) (list []gang.Other) {
+	names := map[string]bool{}
+	for _, w := range g.classes {
+		for _, name := range w.names {
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		o := gang.Other{Wants: make([]int64, len(g.classes)), Free: make([]int64, f.Len())}
+		for c, w := range g.classes {
+			o.Wants[c] = w.others[name]
+		}
+		for i := range g.nodes() {
+			if at, ok := f.Find(g.nodes()[i].Name); ok {
+				o.Free[at] = max(0, g.nodes()[i].Others[name].Free)
+			}
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
 // asked is what the planner answers.
 type asked struct {
 	plan    gang.Plan
@@ -167,7 +191,7 @@ func (g *gangWorld) askOn(preferred int) asked {
 	if err != nil {
 		return asked{refusal: &gang.Refusal{Min: g.min}}
 	}
-	q := gang.Gang{Min: g.min, Required: g.required, Preferred: preferred, Segment: g.in.Segment}
+	q := gang.Gang{Min: g.min, Required: g.required, Preferred: preferred, Segment: g.in.Segment, Others: g.others(f)}
 	for c := range g.classes {
 		class := gang.Class{Requests: g.classes[c].requests, Capacity: make([]int32, f.Len())}
 		for i := range list {

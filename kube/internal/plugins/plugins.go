@@ -44,7 +44,7 @@ func For(places *placement.Factory, limits gangs.Limits) frameworkruntime.Regist
 		preemption.Name: preemption.New(ofPreemption),
 		gangs.Name:      ofGangs.New,
 		podgroups.Name:  ofGroups.New,
-		binding.Name:    binding.NewFactory().New,
+		binding.Name:    binding.NewFactory(gangs.GroupOf).New,
 	}
 }
 

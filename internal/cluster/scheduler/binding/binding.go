@@ -25,11 +25,14 @@ const Patience = 100 * time.Millisecond
 // Factory makes the plugins of a scheduler, one per profile. They share the places and the order.
 type Factory struct {
 	places places
+	// groupOf returns the gang of a pod, empty for none.
+	groupOf func(*v1.Pod) string
 
 	mu sync.Mutex
 	// number is that of the last pod that was numbered: at Reserve, or at Bind if it requests no devices.
 	number uint64
-	held   map[types.UID]struct{}
+	// held are the groups of the pods that have a place.
+	held   map[types.UID]string
 	turns  map[types.UID]*turn
 	// last is the last turn of each node.
 	last map[string]*turn
@@ -45,9 +48,11 @@ type turn struct {
 	begun, ended chan struct{}
 }
 
-// NewFactory returns a factory.
-func NewFactory() *Factory {
-	return &Factory{held: map[types.UID]struct{}{}, turns: map[types.UID]*turn{}, last: map[string]*turn{}}
+// NewFactory returns a factory. GroupOf returns the gang of a pod, empty for none.
+func NewFactory(groupOf func(*v1.Pod) string) *Factory {
+	return &Factory{
+		places: places{groups: map[string]*group{}}, groupOf: groupOf, held: map[types.UID]string{}, turns: map[types.UID]*turn{}, last: map[string]*turn{},
+	}
 }
 
 // Plugin is the plugin of one profile.
@@ -87,15 +92,16 @@ func (p Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ strin
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("wait until the pods before it are bound: %w", err))
 	}
-	if err := p.places.take(ctx, number); err != nil {
+	group := p.groupOf(pod)
+	if err := p.places.take(ctx, group, number); err != nil {
 		return fwk.AsStatus(fmt.Errorf("wait until fewer than %d pods are being bound: %w", Slots, err))
 	}
 	p.mu.Lock()
-	_, twice := p.held[pod.UID]
-	p.held[pod.UID] = struct{}{}
+	before, twice := p.held[pod.UID]
+	p.held[pod.UID] = group
 	p.mu.Unlock()
 	if twice {
-		p.places.give()
+		p.places.give(before)
 	}
 	return fwk.NewStatus(fwk.Skip)
 }
@@ -172,12 +178,12 @@ func (p Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ st
 
 func (f *Factory) end(uid types.UID) {
 	f.mu.Lock()
-	_, has := f.held[uid]
+	group, has := f.held[uid]
 	delete(f.held, uid)
 	f.endTurn(uid)
 	f.mu.Unlock()
 	if has {
-		f.places.give()
+		f.places.give(group)
 	}
 }
 

@@ -33,7 +33,7 @@ func testPod(i int) *v1.Pod {
 // profiles returns the plugins of two profiles of one scheduler.
 func profiles(t *testing.T) (*Factory, [2]Plugin) {
 	t.Helper()
-	f := NewFactory()
+	f := NewFactory(func(pod *v1.Pod) string { return pod.Labels["gang"] })
 	var made [2]Plugin
 	for i := range made {
 		p, err := f.New(t.Context(), nil, nil)
@@ -235,6 +235,36 @@ func TestPlacesInOrder(t *testing.T) {
 		}
 		if want := []int{1, 2, 3, 4}; !slices.Equal(got, want) || f.places.held() != Slots {
 			t.Errorf("the order is %v, want %v; %d places are held", got, want, f.places.held())
+		}
+	})
+}
+
+// TestGroups: a pod that comes while a gang waits gets the next place, and two gangs get as many. In a gang the order is that of the numbers.
+func TestGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, made := profiles(t)
+		var all []*v1.Pod
+		var got []string
+		for _, gang := range slices.Concat(slices.Repeat([]string{"a"}, Slots+4), []string{"b", "b", "b", "", ""}) {
+			pod := testPod(len(all))
+			pod.Labels = map[string]string{"gang": gang}
+			all = append(all, pod)
+			go func() {
+				made[0].Bind(t.Context(), nil, pod, "n")
+				got = append(got, gang+string(pod.UID))
+			}()
+			synctest.Wait()
+		}
+		first := len(got)
+		for _, pod := range all {
+			made[0].PostBind(t.Context(), nil, pod, "n")
+			synctest.Wait()
+		}
+		if want := []string{"b68", "71", "b69", "72", "b70", "a64", "a65", "a66", "a67"}; first != Slots || !slices.Equal(got[first:], want) {
+			t.Errorf("%d are bound at once, then %v; want %d and %v", first, got[first:], Slots, want)
+		}
+		if f.places.held() != 0 || len(f.places.groups) != 0 {
+			t.Errorf("%d places are held, by %d groups", f.places.held(), len(f.places.groups))
 		}
 	})
 }

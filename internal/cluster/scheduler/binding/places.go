@@ -6,9 +6,16 @@ import (
 	"sync"
 )
 
-// places are how many pods can be bound at a time. Those that wait for one get it in the order of their numbers, the lowest first.
+// places are how many pods can be bound at a time. A place that becomes free is for the group with the fewest places of those that wait, and
+// in a group for the lowest number.
 type places struct {
-	mu      sync.Mutex
+	mu     sync.Mutex
+	taken  int
+	groups map[string]*group
+}
+
+// group are pods that share their turn: those of one gang, or all of no gang.
+type group struct {
 	taken   int
 	waiting []*waiter // ascending
 }
@@ -20,21 +27,27 @@ type waiter struct {
 }
 
 // take waits for a place. The error is the cause of the end of the context; there is no place then.
-func (p *places) take(ctx context.Context, number uint64) error {
+func (p *places) take(ctx context.Context, name string, number uint64) error {
 	p.mu.Lock()
+	g := p.groups[name]
+	if g == nil {
+		g = &group{}
+		p.groups[name] = g
+	}
 	if p.taken < Slots {
 		p.taken++
+		g.taken++
 		p.mu.Unlock()
 		return nil
 	}
 	w := &waiter{number: number, ready: make(chan struct{})}
-	at, _ := slices.BinarySearchFunc(p.waiting, w.number+1, func(other *waiter, n uint64) int {
+	at, _ := slices.BinarySearchFunc(g.waiting, w.number+1, func(other *waiter, n uint64) int {
 		if other.number < n {
 			return -1
 		}
 		return 1
 	})
-	p.waiting = slices.Insert(p.waiting, at, w)
+	g.waiting = slices.Insert(g.waiting, at, w)
 	p.mu.Unlock()
 	select {
 	case <-w.ready:
@@ -42,28 +55,54 @@ func (p *places) take(ctx context.Context, number uint64) error {
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	i := slices.Index(p.waiting, w)
+	i := slices.Index(g.waiting, w)
 	if i >= 0 {
-		p.waiting = slices.Delete(p.waiting, i, i+1)
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+		p.forget(name)
 	}
 	p.mu.Unlock()
 	if i < 0 {
-		p.give() // It got one in between.
+		p.give(name) // It got one in between.
 	}
 	return context.Cause(ctx)
 }
 
-// give gives a place back: the first that waits gets it.
-func (p *places) give() {
+// give gives a place of a group back: the first that waits gets it.
+func (p *places) give(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.waiting) == 0 {
-		p.taken--
+	p.taken--
+	p.groups[name].taken--
+	p.forget(name)
+	var next *group
+	for _, g := range p.groups {
+		if len(g.waiting) > 0 && (next == nil || g.before(next)) {
+			next = g
+		}
+	}
+	if next == nil {
 		return
 	}
-	first := p.waiting[0]
-	p.waiting = slices.Delete(p.waiting, 0, 1)
+	p.taken++
+	next.taken++
+	first := next.waiting[0]
+	next.waiting = slices.Delete(next.waiting, 0, 1)
 	close(first.ready)
+}
+
+// before tells whether a group gets the next place and not another one. Both have pods that wait.
+func (g *group) before(other *group) bool {
+	if g.taken != other.taken {
+		return g.taken < other.taken
+	}
+	return g.waiting[0].number < other.waiting[0].number
+}
+
+// forget forgets a group without places that waits for none. The caller holds the lock.
+func (p *places) forget(name string) {
+	if g := p.groups[name]; g.taken == 0 && len(g.waiting) == 0 {
+		delete(p.groups, name)
+	}
 }
 
 // held returns how many places are taken.

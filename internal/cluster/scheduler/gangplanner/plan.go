@@ -2,6 +2,8 @@ package gangplanner
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -126,9 +128,7 @@ func (p *Planner) ask(q *Question, gone map[types.UID]bool) (*gangplan.Question,
 	if q.exceeds(len(ask.Classes) * len(q.Nodes) * capacitySteps) {
 		return nil, Answer{}, gang.ErrSteps
 	}
-	for c := range ask.Classes {
-		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
-	}
+	p.limit(&ask, q, gone)
 	return &ask, Answer{}, nil
 }
 
@@ -183,6 +183,51 @@ func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
 	return requests
 }
 
+// limit sets what other rules than those of the model allow on the nodes without the pods that are gone.
+func (p *Planner) limit(ask *gangplan.Question, q *Question, gone map[types.UID]bool) {
+	for c := range ask.Classes {
+		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
+	}
+	ask.Gang.Others = nil
+	shared := ask.Shared()
+	for _, name := range slices.Sorted(maps.Keys(shared)) {
+		if free, limited := p.others(name, q, gone); limited {
+			ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: shared[name], Free: free})
+		}
+	}
+}
+
+// others returns how much of a resource all members together can use on each node, beside what the model counts. The result is false where
+// that is no limit on any node.
+func (p *Planner) others(name v1.ResourceName, q *Question, gone map[types.UID]bool) (free []int64, limited bool) {
+	free = make([]int64, len(q.Nodes))
+	for position, node := range q.Nodes {
+		most := int64(math.MaxInt64)
+		if !p.counted(name, node) {
+			most = gangplan.Amount(name, freeWithout(node, gone)(name))
+		}
+		if left, has := q.Left[node.Node().Name][name]; has {
+			most = min(most, gangplan.Amount(name, left))
+		}
+		free[p.Model.At(position)] = max(0, most)
+		limited = limited || most < math.MaxInt64
+	}
+	return free, limited
+}
+
+// freeWithout returns what tells how much of a resource no pod of a node has but those that are gone.
+func freeWithout(node fwk.NodeInfo, gone map[types.UID]bool) func(v1.ResourceName) resource.Quantity {
+	freed := v1.ResourceList{}
+	if len(gone) > 0 {
+		freed = Amounts(node, func(pod *v1.Pod) bool { return gone[pod.UID] })
+	}
+	return func(name v1.ResourceName) resource.Quantity {
+		quantity := Free(node, name)
+		quantity.Add(freed[name])
+		return quantity
+	}
+}
+
 // capacity returns how many members of a class other rules let run on each node without the pods that are gone.
 func (p *Planner) capacity(class *gangplan.Class, q *Question, gone map[types.UID]bool) []int32 {
 	capacity := make([]int32, len(q.Nodes))
@@ -196,16 +241,7 @@ func (p *Planner) capacity(class *gangplan.Class, q *Question, gone map[types.UI
 		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), repels) {
 			continue
 		}
-		freed := v1.ResourceList{}
-		if len(gone) > 0 {
-			freed = Amounts(node, func(pod *v1.Pod) bool { return gone[pod.UID] })
-		}
-		free := func(name v1.ResourceName) resource.Quantity {
-			quantity := Free(node, name)
-			quantity.Add(freed[name])
-			return quantity
-		}
-		most := class.Rules.Capacity(node.Node(), free, func(name v1.ResourceName) bool { return p.counted(name, node) })
+		most := class.Rules.Capacity(node.Node(), freeWithout(node, gone), func(name v1.ResourceName) bool { return p.counted(name, node) })
 		if left, reserved := q.Left[name]; reserved {
 			most = min(most, class.Rules.Times(left))
 		}

@@ -120,8 +120,6 @@ func (p *Planner) again(q *Question, old *Plan, gone map[types.UID]bool) (*gangp
 	if q.exceeds(len(ask.Classes) * len(q.Nodes) * capacitySteps) {
 		narrow.Within = planned // Members of so many kinds are planned again for these nodes only.
 	}
-	for c := range ask.Classes {
-		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], &narrow, gone)
-	}
+	p.limit(&ask, &narrow, gone)
 	return &ask, &made, nil
 }

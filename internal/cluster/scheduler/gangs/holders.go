@@ -149,15 +149,20 @@ type unit struct {
 	surplus int
 }
 
-// unit names what a pod ends with, and returns its gang. The caller holds the lock.
-func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
-	if g := r.of(pod); g != nil {
-		return "gang/" + g.key.Source.String() + "/" + g.name, g // Gangs of two APIs can have one name.
+// GroupOf names the gang or pod group of a pod, empty for none.
+func GroupOf(pod *v1.Pod) string {
+	if key, member := gangview.KeyOf(pod); member {
+		return "gang/" + key.Source.String() + "/" + key.String() // Gangs of two APIs can have one name.
 	}
 	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
-		return "group/" + pod.Namespace + "/" + *group.PodGroupName, nil
+		return "group/" + pod.Namespace + "/" + *group.PodGroupName
 	}
-	return "pod/" + string(pod.UID), nil
+	return ""
+}
+
+// unit names what a pod ends with, and returns its gang. The caller holds the lock.
+func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
+	return cmp.Or(GroupOf(pod), "pod/"+string(pod.UID)), r.of(pod)
 }
 
 // divide returns the units of pods on nodes that belong together. The caller holds the lock.

@@ -78,7 +78,9 @@ func (r *run) inDomain(d domain, list []single) (part, bool) {
 		rows[k] = make([]int32, len(r.gang.Classes))
 	}
 	result := part{groups: []group{{nodes: d.nodes, rows: rows}}}
+	left := cloneOthers(r.gang.Others)
 	for _, one := range list {
+		one.gang.Others = ofClass(left, one.class)
 		cost, division, ok := one.division(d, one.count)
 		if !ok {
 			return part{}, false
@@ -86,6 +88,7 @@ func (r *run) inDomain(d domain, list []single) (part, bool) {
 		result.cost = result.cost.plus(cost)
 		for k, row := range division {
 			rows[k][one.class] = row[0]
+			take(left, one.class, d.nodes[k], int64(row[0]))
 			w := walk{Planner: r.Planner, node: d.nodes[k]}
 			for range row[0] {
 				if _, ok := w.member(&r.gang.Classes[one.class]); !ok {
@@ -95,6 +98,31 @@ func (r *run) inDomain(d domain, list []single) (part, bool) {
 		}
 	}
 	return result, true
+}
+
+// cloneOthers returns a copy whose free amounts can be changed.
+func cloneOthers(others []Other) []Other {
+	left := slices.Clone(others)
+	for k := range left {
+		left[k].Free = slices.Clone(left[k].Free)
+	}
+	return left
+}
+
+// ofClass returns what members of one class take.
+func ofClass(others []Other, class int) []Other {
+	list := make([]Other, len(others))
+	for k, o := range others {
+		list[k] = Other{Wants: o.Wants[class : class+1], Free: o.Free}
+	}
+	return list
+}
+
+// take takes from a node what members of a class want.
+func take(left []Other, class, node int, members int64) {
+	for k := range left {
+		left[k].Free[node] -= members * left[k].Wants[class]
+	}
 }
 
 // lacks tells whether all nodes of a domain together have too little of something for members.

@@ -2,6 +2,7 @@ package gang
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -16,6 +17,14 @@ type Class struct {
 	// Capacity is how many members other rules than those of package fleet let run on each node, by index; nil is any number. It does not
 	// count members that are bound.
 	Capacity []int32
+}
+
+// Other is something that package fleet does not count and that members of several classes take from the same node, such as the number of
+// its pods. Class.Capacity allows for one class alone.
+type Other struct {
+	// Wants is how much a member of each class takes, Free how much of it each node has, by index. Free does not have what members take
+	// that are bound. The unit is the caller's.
+	Wants, Free []int64
 }
 
 // Member is a member of a gang.
@@ -37,6 +46,7 @@ type Segment struct {
 // Gang is what to plan.
 type Gang struct {
 	Classes []Class
+	Others  []Other
 	// Members are in the order of their index.
 	Members []Member
 	// Min is how many members, of the lowest index, are placed or none.
@@ -64,6 +74,11 @@ func (g *Gang) validate(t *Topology, nodes int) error {
 	for i := range g.Classes {
 		if err := g.Classes[i].validate(nodes); err != nil {
 			return fmt.Errorf("class %d: %w", i, err)
+		}
+	}
+	for i := range g.Others {
+		if err := g.Others[i].validate(len(g.Classes), nodes); err != nil {
+			return fmt.Errorf("other %d: %w", i, err)
 		}
 	}
 	for i, m := range g.Members {
@@ -101,6 +116,32 @@ func (c *Class) validate(nodes int) error {
 		}
 	}
 	return nil
+}
+
+// validate returns an error for what cannot be.
+func (o *Other) validate(classes, nodes int) error {
+	if len(o.Wants) != classes || len(o.Free) != nodes {
+		return fmt.Errorf("wanted by %d classes, and free on %d nodes; want %d classes and %d nodes", len(o.Wants), len(o.Free), classes, nodes)
+	}
+	negative := func(amount int64) bool { return amount < 0 }
+	if slices.ContainsFunc(o.Wants, negative) || slices.ContainsFunc(o.Free, negative) {
+		return fmt.Errorf("the amounts %d, and %d free; want none below 0", o.Wants, o.Free)
+	}
+	return nil
+}
+
+// fits tells whether a node has enough for a number of members of each class.
+func (o *Other) fits(row []int32, node int) bool {
+	left := o.Free[node]
+	for c, n := range row {
+		if want := o.Wants[c]; n > 0 && want > 0 {
+			if int64(n) > left/want {
+				return false
+			}
+			left -= int64(n) * want
+		}
+	}
+	return true
 }
 
 // Plan is where the members of a gang go.

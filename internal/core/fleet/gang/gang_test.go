@@ -232,6 +232,9 @@ func TestInvalid(t *testing.T) {
 		"a negative segment":    func(g *Gang) { g.Segment.Size = -1 },
 		"a segment of no level": func(g *Gang) { g.Segment = Segment{Size: 2, Level: Anywhere} },
 		"capacity of few nodes": func(g *Gang) { g.Classes[0].Capacity = []int32{1} },
+		"others of few nodes":   func(g *Gang) { g.Others = []Other{{Wants: []int64{1}, Free: []int64{1}}} },
+		"others of no class":    func(g *Gang) { g.Others = []Other{{Free: make([]int64, 4)}} },
+		"others below 0":        func(g *Gang) { g.Others = []Other{{Wants: []int64{1}, Free: []int64{1, 1, -1, 1}}} },
 		"no requests":           func(g *Gang) { g.Classes[0].Requests = nil },
 		"a bad request":         func(g *Gang) { g.Classes[0].Requests[0].CPU = -1 },
 	}

@@ -112,16 +112,12 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 // table returns what fits on a node, within the capacity that other rules leave.
 func (r *run) table(i int) table {
 	t := r.whole(i)
-	limited := false
-	for c := range r.gang.Classes {
-		limited = limited || r.gang.Classes[c].Capacity != nil && r.gang.Classes[c].Capacity[i] < r.space.counts[c]
-	}
-	if !limited && !r.bound[i] {
+	if r.allows(r.space.counts, i) && !r.bound[i] {
 		return t
 	}
 	kept := make(table, 0, len(t))
 	for _, e := range t {
-		if !r.allowed(e.state, i) {
+		if !r.allows(r.space.row(e.state), i) {
 			continue
 		}
 		if r.bound[i] {
@@ -146,10 +142,15 @@ func (r *run) whole(i int) table {
 	return r.Planner.table(r.row, i, r.gang.Classes, r.space)
 }
 
-// allowed tells whether a node has capacity for a combination.
-func (r *run) allowed(state, node int) bool {
-	for c, n := range r.space.row(state) {
+// allows tells whether other rules than those of package fleet let a number of members of each class run on a node.
+func (r *run) allows(row []int32, node int) bool {
+	for c, n := range row {
 		if most := r.gang.Classes[c].Capacity; n > 0 && most != nil && n > most[node] {
+			return false
+		}
+	}
+	for k := range r.gang.Others {
+		if !r.gang.Others[k].fits(row, node) {
 			return false
 		}
 	}

@@ -103,7 +103,7 @@ func (r *run) keep(nodes []int) []int {
 			segment(i).take(m.Node)
 		}
 	}
-	taken := map[[2]int]int32{} // by class and node
+	taken, left := map[[2]int]int32{}, cloneOthers(g.Others) // taken is by class and node
 	order := make([]int, len(nodes))
 	for i := range order {
 		order[i] = i
@@ -118,6 +118,9 @@ func (r *run) keep(nodes []int) []int {
 		if most := g.Classes[m.Class].Capacity; most != nil && taken[at] >= most[node] {
 			continue
 		}
+		if slices.ContainsFunc(left, func(o Other) bool { return o.Wants[m.Class] > o.Free[node] }) {
+			continue
+		}
 		mark := r.fleet.Checkpoint()
 		w := walk{Planner: r.Planner, node: node}
 		if _, ok := w.member(&g.Classes[m.Class]); !ok {
@@ -127,6 +130,7 @@ func (r *run) keep(nodes []int) []int {
 		r.fleet.Commit(mark)
 		kept[i] = node
 		taken[at]++
+		take(left, m.Class, node, 1)
 		whole.take(node)
 		segment(i).take(node)
 	}
@@ -161,7 +165,7 @@ func (s *same) take(node int) {
 // with returns the gang with members that are on nodes, and what other rules let run beside these.
 func (g *Gang) with(kept []int) *Gang {
 	next := *g
-	next.Members, next.Classes = slices.Clone(g.Members), slices.Clone(g.Classes)
+	next.Members, next.Classes, next.Others = slices.Clone(g.Members), slices.Clone(g.Classes), cloneOthers(g.Others)
 	copied := make([]bool, len(next.Classes))
 	for i, node := range kept {
 		m := &next.Members[i]
@@ -169,6 +173,7 @@ func (g *Gang) with(kept []int) *Gang {
 			continue
 		}
 		m.Node = node
+		take(next.Others, m.Class, node, 1)
 		if c := &next.Classes[m.Class]; c.Capacity != nil {
 			if !copied[m.Class] {
 				copied[m.Class], c.Capacity = true, slices.Clone(c.Capacity)

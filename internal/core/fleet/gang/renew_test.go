@@ -214,6 +214,25 @@ func TestRough(t *testing.T) {
 	}
 }
 
+// TestOthersByClass: a gang that is planned class by class has no more members of all classes on a node than it has pods left.
+func TestOthersByClass(t *testing.T) {
+	for most, want := range map[int64]int{0: 0, 1: 0, 2: 2, 3: 3, 100: 8} {
+		planner, topology := newPlanner(t, nodes(60), 8)
+		g := ofKinds(80, 2, 1)
+		g.Others = []Other{{Wants: []int64{1, 1}, Free: slices.Repeat([]int64{most}, 60)}}
+		planner.Bound(Budget{Steps: 200_000, Rough: true})
+		plan, refusal, err := planner.Plan(topology, g)
+		on, highest := make([]int, 60), 0
+		for _, node := range plan.Nodes {
+			on[node]++
+			highest = max(highest, on[node])
+		}
+		if err != nil || (refusal == nil) != (want > 0) || highest != want || refusal == nil && plan.Exact {
+			t.Errorf("%d pods a node: up to %d members on one, %v, %v; want %d", most, highest, refusal, err, want)
+		}
+	}
+}
+
 // TestFill: very many members of one class are placed exactly if they fit, as many on each node as it takes.
 func TestFill(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 0))

@@ -57,6 +57,7 @@ func (w *twin) cost(nodes []int, level int) (Cost, bool) {
 	}
 	before, cost := loss(), Cost{}
 	used, members, bound := map[int]bool{}, map[[2]int]int32{}, map[int]bool{}
+	others := map[[2]int]int64{}
 	for _, m := range w.gang.Members {
 		if m.Node != Unbound {
 			bound[m.Node] = true
@@ -72,6 +73,11 @@ func (w *twin) cost(nodes []int, level int) (Cost, bool) {
 			members[[2]int{class, node}]++
 			if limit := w.gang.Classes[class].Capacity; limit != nil && members[[2]int{class, node}] > limit[node] {
 				return cost, false
+			}
+			for k, o := range w.gang.Others {
+				if others[[2]int{k, node}] += o.Wants[class]; others[[2]int{k, node}] > o.Free[node] {
+					return cost, false
+				}
 			}
 			for _, request := range w.gang.Classes[class].Requests {
 				if fleet.Fit(f.Node(node), request).Lack != fleet.None {
@@ -264,6 +270,9 @@ func randomGang(random *rand.Rand, t *Topology, nodes int) *Gang {
 		}
 		g.Classes = append(g.Classes, c)
 	}
+	for range random.IntN(3) {
+		g.Others = append(g.Others, randomOther(random, len(g.Classes), nodes))
+	}
 	for i := range g.Members {
 		g.Members[i] = Member{Class: random.IntN(len(g.Classes)), Node: Unbound}
 		if random.IntN(12) == 0 {
@@ -280,6 +289,17 @@ func randomGang(random *rand.Rand, t *Topology, nodes int) *Gang {
 		g.Segment = Segment{Size: 1 + random.IntN(3), Level: random.IntN(t.Node() + 1)}
 	}
 	return g
+}
+
+// randomOther returns something of which a node has enough for some members.
+func randomOther(random *rand.Rand, classes, nodes int) (o Other) {
+	for range classes {
+		o.Wants = append(o.Wants, random.Int64N(3))
+	}
+	for range nodes {
+		o.Free = append(o.Free, random.Int64N(8))
+	}
+	return o
 }
 
 // TestTwin compares plans of random gangs on small fleets with the best of all assignments.
@@ -360,12 +380,17 @@ func TestTwin(t *testing.T) {
 		if len(g.Classes) > 1 {
 			counts["of several classes"]++
 		}
+		free := *g
+		free.Others = nil
+		if other, _, _ := planner.Plan(topology, &free); !slices.Equal(other.Nodes, plan.Nodes) {
+			counts["elsewhere for others"]++
+		}
 		if g.Segment.Size > 0 {
 			counts["in segments"]++
 		}
 	}
 	t.Log(counts)
-	for _, name := range []string{"planned", "refused", "with surplus left", "of several classes", "in segments", "that would fit on a wider level", "with another plan"} {
+	for _, name := range []string{"planned", "refused", "with surplus left", "of several classes", "in segments", "that would fit on a wider level", "with another plan", "elsewhere for others"} {
 		if counts[name] < cases/50 {
 			t.Errorf("%d cases are %s; want at least %d of %d", counts[name], name, cases/50, cases)
 		}
