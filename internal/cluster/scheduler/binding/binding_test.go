@@ -239,13 +239,13 @@ func TestPlacesInOrder(t *testing.T) {
 	})
 }
 
-// TestGroups: a pod that comes while a gang waits gets the next place, and two gangs get as many. In a gang the order is that of the numbers.
+// TestGroups: gangs leave places for other pods, and two of them get as many. In a gang the order is that of the numbers.
 func TestGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, made := profiles(t)
 		var all []*v1.Pod
 		var got []string
-		for _, gang := range slices.Concat(slices.Repeat([]string{"a"}, Slots+4), []string{"b", "b", "b", "", ""}) {
+		for _, gang := range slices.Concat(slices.Repeat([]string{"a"}, GangSlots+4), []string{"b", "b", "b"}, slices.Repeat([]string{""}, Slots-GangSlots+2)) {
 			pod := testPod(len(all))
 			pod.Labels = map[string]string{"gang": gang}
 			all = append(all, pod)
@@ -260,7 +260,7 @@ func TestGroups(t *testing.T) {
 			made[0].PostBind(t.Context(), nil, pod, "n")
 			synctest.Wait()
 		}
-		if want := []string{"b68", "71", "b69", "72", "b70", "a64", "a65", "a66", "a67"}; first != Slots || !slices.Equal(got[first:], want) {
+		if want := []string{"b20", "b21", "b22", "a16", "a17", "a18", "a19", "71", "72"}; first != Slots || !slices.Equal(got[first:], want) {
 			t.Errorf("%d are bound at once, then %v; want %d and %v", first, got[first:], Slots, want)
 		}
 		if f.places.held() != 0 || len(f.places.groups) != 0 {

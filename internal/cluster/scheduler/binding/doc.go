@@ -3,7 +3,7 @@
 // Scheduling cycles can be faster than the API server binds pods. Each pod then waits in a request of its own. Beyond the 100 requests
 // that an HTTP/2 connection carries, client-go opens another connection per request: the API server spends its time on TLS. The plugin is
 // the first at bind. It takes one of Slots places, leaves the binding to the plugins behind it, and gives the place back at postBind,
-// or at unreserve when the binding failed. The places are divided evenly among the gangs that wait, of which all pods of no gang are
+// or at unreserve when the binding failed. Members of gangs get GangSlots of them. The places are divided evenly among the gangs that wait, of which all pods of no gang are
 // one: thousands of members that can be bound at once then do not keep others waiting. In a gang they get a place in the order in which they
 // were scheduled: members, which are bound one after the other on a node, then do not wait behind those that were scheduled after them.
 //
@@ -13,7 +13,7 @@
 //
 // It guarantees
 //
-//   - that no more than Slots pods are being bound at a time, in all profiles of a scheduler together;
+//   - that no more than Slots pods are being bound at a time, and GangSlots of gangs, in all profiles of a scheduler together;
 //   - that a pod holds at most one place, and none after its binding has ended;
 //   - that a pod which waits for another one holds no place;
 //   - that it never refuses a pod: it fails a binding only when the context of the binding ends.

@@ -9,13 +9,15 @@ import (
 // places are how many pods can be bound at a time. A place that becomes free is for the group with the fewest places of those that wait, and
 // in a group for the lowest number.
 type places struct {
-	mu     sync.Mutex
-	taken  int
-	groups map[string]*group
+	mu sync.Mutex
+	// taken are all of them that are taken, gangs those that members of gangs have.
+	taken, gangs int
+	groups       map[string]*group
 }
 
 // group are pods that share their turn: those of one gang, or all of no gang.
 type group struct {
+	gang    bool
 	taken   int
 	waiting []*waiter // ascending
 }
@@ -31,12 +33,11 @@ func (p *places) take(ctx context.Context, name string, number uint64) error {
 	p.mu.Lock()
 	g := p.groups[name]
 	if g == nil {
-		g = &group{}
+		g = &group{gang: name != ""}
 		p.groups[name] = g
 	}
-	if p.taken < Slots {
-		p.taken++
-		g.taken++
+	if p.free(g) {
+		p.add(g, 1)
 		p.mu.Unlock()
 		return nil
 	}
@@ -71,23 +72,33 @@ func (p *places) take(ctx context.Context, name string, number uint64) error {
 func (p *places) give(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.taken--
-	p.groups[name].taken--
+	p.add(p.groups[name], -1)
 	p.forget(name)
 	var next *group
 	for _, g := range p.groups {
-		if len(g.waiting) > 0 && (next == nil || g.before(next)) {
+		if len(g.waiting) > 0 && p.free(g) && (next == nil || g.before(next)) {
 			next = g
 		}
 	}
 	if next == nil {
 		return
 	}
-	p.taken++
-	next.taken++
+	p.add(next, 1)
 	first := next.waiting[0]
 	next.waiting = slices.Delete(next.waiting, 0, 1)
 	close(first.ready)
+}
+
+// free tells whether there is a place for a group. The caller holds the lock.
+func (p *places) free(g *group) bool { return p.taken < Slots && (!g.gang || p.gangs < GangSlots) }
+
+// add notes that a group has more places, or fewer. The caller holds the lock.
+func (p *places) add(g *group, places int) {
+	p.taken += places
+	g.taken += places
+	if g.gang {
+		p.gangs += places
+	}
 }
 
 // before tells whether a group gets the next place and not another one. Both have pods that wait.

@@ -186,8 +186,8 @@ func (s *scene) place(at int, pod *v1.Pod) {
 	n := s.nodes[at]
 	n.pods = append(n.pods, pod)
 	s.touch(n)
-	if used := n.GetRequested().(amounts); used.gpus > n.gpus {
-		s.t.Fatalf("%s has %d GPUs in use of %d", n.node.Name, used.gpus, n.gpus)
+	if used, all := n.GetRequested().(amounts), n.GetAllocatable(); used.gpus > n.gpus || len(n.pods) > all.GetAllowedPodNumber() {
+		s.t.Fatalf("%s has %d GPUs in use of %d, and %d pods of %d", n.node.Name, used.gpus, n.gpus, len(n.pods), all.GetAllowedPodNumber())
 	}
 }
 
@@ -273,6 +273,37 @@ func TestBeside(t *testing.T) {
 			s.overdue()
 			if s.job != nil {
 				t.Error("the result is still there")
+			}
+		})
+	}
+}
+
+// TestPodsOfANode: members of two kinds, of which a node has enough of all but of pods, are planned for as many nodes as that takes, in a
+// cycle and beside it.
+func TestPodsOfANode(t *testing.T) {
+	for name, steps := range map[string]uint64{"in a cycle": 0, "beside": 1} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, 3, 8, Limits{CycleSteps: steps})
+			const size = 280
+			for i := range size {
+				p := sized("train", i, size, 1)
+				if i >= 20 {
+					delete(p.Spec.Containers[0].Resources.Requests, "nvidia.com/gpu")
+				}
+				s.set(p)
+			}
+			first := s.of(sized("train", 0, size, 1)).pods["uid-train-0"]
+			text := s.cycle(first)
+			if len(s.jobs) > 0 {
+				s.work()
+				text = s.cycle(first)
+			}
+			on := map[string]int{}
+			for _, node := range s.of(first).plan.nodes {
+				on[node]++
+			}
+			if !strings.HasPrefix(text, "n") || len(on) != 3 || max(on["n1"], on["n2"], on["n3"]) > 100 {
+				t.Errorf("%s: %v; want at most 100 pods on each of three nodes", text, on)
 			}
 		})
 	}
