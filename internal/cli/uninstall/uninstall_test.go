@@ -10,9 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -348,6 +350,47 @@ func TestHostSet(t *testing.T) {
 				}
 				if account := spec.ServiceAccountName; (account == "berth-agent") != installed || (spec.Affinity == nil) != installed {
 					t.Errorf("the account is %q, the affinity %v", account, spec.Affinity)
+				}
+			})
+		})
+	}
+}
+
+// TestClass: the pods that clean the nodes have no priority class that goes with the release, also in a DaemonSet that is there already.
+func TestClass(t *testing.T) {
+	for class, want := range map[string]string{"system-node-critical": "system-node-critical", "berth-critical": ""} {
+		t.Run(class, func(t *testing.T) {
+			var starts int
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, others, kept, strings.Replace(release, "system-node-critical", class, 1))
+				if out, err := w.run(Options{}); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				if got := w.hostSet().Spec.Template.Spec.PriorityClassName; got != want {
+					t.Errorf("the class is %q; want %q", got, want)
+				}
+				starts = slices.Index(w.writes, "patch daemonsets "+Name)
+			})
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, others, kept, release)
+				w.killAt = starts
+				if _, err := w.run(Options{}); !errors.Is(err, errKilled) {
+					t.Fatal(err)
+				}
+				change := []byte(`{"spec": {"template": {"spec": {"priorityClassName": "` + class + `"}}}}`)
+				w.killAt = -1
+				if _, err := w.Resource(daemonSets()).Namespace("berth-system").Patch(t.Context(), Name, types.MergePatchType, change, metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				if out, err := w.run(Options{}); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				cleared := slices.ContainsFunc(w.Actions(), func(action kubetesting.Action) bool {
+					patch, is := action.(kubetesting.PatchAction)
+					return is && strings.Contains(string(patch.GetPatch()), `"priorityClassName":null`)
+				})
+				if cleared != (want == "") {
+					t.Errorf("the class of a DaemonSet that was there is taken away: %v; want %v", cleared, want == "")
 				}
 			})
 		})

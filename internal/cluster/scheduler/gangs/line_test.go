@@ -33,17 +33,22 @@ func (w *world) has(_ string, pod types.UID) bool { return !w.over[pod] }
 // where the gang does not fit even then.
 func (w *world) refuse(t *testing.T, p *v1.Pod, awaited ...*v1.Pod) string {
 	t.Helper()
-	w.mu.Lock()
-	g := w.of(p)
-	w.build(g)
-	q := &question{key: g.key, view: g.view, changes: g.changes, short: true}
-	w.answer(g, p, q, nil, "too small")
-	may := w.mayReserve(g, w.clock.Now(), w)
-	w.mu.Unlock()
+	q, may := w.unfit(p)
 	if !may {
 		return ""
 	}
 	return w.take(p, q, way1(p, false, awaited), true, 0)
+}
+
+// unfit notes that a gang does not fit, and tells whether a reservation is sought for it.
+func (w *world) unfit(p *v1.Pod) (*question, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g := w.of(p)
+	w.build(g)
+	q := &question{key: g.key, view: g.view, changes: g.changes, short: true}
+	w.answer(g, p, q, nil, "too small")
+	return q, w.mayReserve(g, w.clock.Now(), w)
 }
 
 // way1 is the place of a member on the node of the first pod that ends.
@@ -97,6 +102,17 @@ func TestReservationInLine(t *testing.T) {
 			step(time.Minute)
 			w.refuse(t, one("a", 0), soon)
 			w.refuse(t, one("b", 0), late)
+		}, "a on n0"},
+		"not one behind it whose search began before": {func(t *testing.T, w *world, step func(time.Duration)) {
+			w.refuse(t, one("a", 0), soon)
+			w.refuse(t, one("b", 0))
+			step(time.Minute)
+			q, may := w.unfit(one("b", 0))
+			if !may {
+				t.Error("no search")
+			}
+			w.refuse(t, one("a", 0), soon)
+			w.take(one("b", 0), q, way1(one("b", 0), false, []*v1.Pod{late}), true, 0)
 		}, "a on n0"},
 		"one of a higher priority": {func(t *testing.T, w *world, step func(time.Duration)) {
 			w.refuse(t, one("a", 0), soon)

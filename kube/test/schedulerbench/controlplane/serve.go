@@ -4,12 +4,15 @@
 package controlplane
 
 import (
+	"cmp"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -60,8 +63,13 @@ func (o Options) flags() []string {
 
 // Serve runs etcd and kube-apiserver until the process is signalled. The API server listens on the given port.
 func Serve(dir string, port int, options Options) error {
-	etcd, err := startEtcd(dir)
+	// The port is held until etcd has chosen its own.
+	held, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
+		return fmt.Errorf("hold the port of the API server: %w", err)
+	}
+	etcd, err := startEtcd(dir)
+	if err := cmp.Or(err, held.Close()); err != nil {
 		return err
 	}
 	defer etcd.Close()
