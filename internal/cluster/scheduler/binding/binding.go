@@ -19,8 +19,8 @@ const Name = "BerthBinding"
 // docs/performance.md.
 const Slots = 64
 
-// GangSlots is how many of them members of gangs get. All members of a gang are bound at once: with more requests under way an API server binds
-// no more of them in a second, and answers the requests of others later.
+// GangSlots is how many of them members of gangs get. All members of a gang can be bound at once: with more requests under way an API
+// server binds no more of them in a second, and answers the requests of others later.
 const GangSlots = 16
 
 // Patience is how long a pod waits for one that was scheduled to its node before it and is not being bound yet.

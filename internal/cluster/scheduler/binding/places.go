@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// places are how many pods can be bound at a time. A place that becomes free is for the group with the fewest places of those that wait, and
-// in a group for the lowest number.
+// places are how many pods can be bound at a time. A place that becomes free is for the group with the fewest places of those that wait,
+// and in a group for the lowest number.
 type places struct {
 	mu sync.Mutex
 	// taken are all of them that are taken, gangs those that members of gangs have.
