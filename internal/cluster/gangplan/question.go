@@ -3,6 +3,7 @@ package gangplan
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,12 +111,41 @@ func (q *Question) Shared() map[corev1.ResourceName][]int64 {
 	return shared
 }
 
-// Amount returns a quantity of a resource as a number: CPU in thousandths of a core, others in their own unit.
-func Amount(name corev1.ResourceName, quantity resource.Quantity) int64 {
-	if name == corev1.ResourceCPU {
-		return quantity.MilliValue()
+// SharedPorts returns, for ports of the host that members of several classes use, by which classes each is used.
+func (q *Question) SharedPorts() (list [][]int64) {
+	seen := map[hostPort]bool{}
+	for c := range q.Classes {
+		for _, port := range q.Classes[c].Rules.ports {
+			if seen[port] {
+				continue
+			}
+			seen[port] = true
+			users, count := make([]int64, len(q.Classes)), 0
+			for k := range q.Classes {
+				if q.Classes[k].Rules.sharesPort([]hostPort{port}) {
+					users[k] = 1
+					count++
+				}
+			}
+			if count > 1 {
+				list = append(list, users)
+			}
+		}
 	}
-	return quantity.Value()
+	return list
+}
+
+// Amount returns a quantity of a resource as a number: CPU in thousandths of a core, others in their own unit. One that is too large for a
+// number is the largest one.
+func Amount(name corev1.ResourceName, quantity resource.Quantity) int64 {
+	value := quantity.Value()
+	if name == corev1.ResourceCPU {
+		value = quantity.MilliValue()
+	}
+	if quantity.CmpInt64(math.MaxInt64/1000) > 0 && (value < math.MaxInt64/1000 || name == corev1.ResourceCPU) {
+		return math.MaxInt64
+	}
+	return value
 }
 
 // waits is 1 for a member without a node.

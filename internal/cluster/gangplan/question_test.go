@@ -163,6 +163,7 @@ func TestCapacity(t *testing.T) {
 	}{
 		"by the number of pods":       {pod: pod("a"), node: node(), want: 7},
 		"by another resource":         {pod: pod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests["rdma/hca"] = resource.MustParse("2") }), node: node(), want: 3},
+		"by more than a number holds": {pod: pod("a", tooLarge), node: node()},
 		"the selector matches":        {pod: pod("a", selects("a")), node: node(), want: 7},
 		"the selector does not match": {pod: pod("a", selects("b")), node: node()},
 		"a taint":                     {pod: pod("a"), node: node(taint(corev1.TaintEffectNoExecute))},

@@ -1,6 +1,7 @@
 package gangplan
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -20,6 +21,7 @@ func Signature(pod *corev1.Pod) (string, error) {
 	spec := corev1.PodSpec{
 		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations, NodeName: pod.Spec.NodeName,
 		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Overhead: pod.Spec.Overhead, HostNetwork: pod.Spec.HostNetwork,
+		Resources: pod.Spec.Resources,
 	}
 	for i := range pod.Spec.Volumes {
 		if volume := &pod.Spec.Volumes[i]; volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil || volume.CSI != nil {
@@ -33,7 +35,15 @@ func Signature(pod *corev1.Pod) (string, error) {
 		}
 	}
 	text, err := json.Marshal(spec)
+	if repelsItself(pod) {
+		text = append(text, " repels pods like itself"...)
+	}
 	return string(text), err
+}
+
+// repelsItself tells whether two pods like one do not run on one node.
+func repelsItself(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(repelled(pod), func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) })
 }
 
 // Rules are those of Kubernetes by which nodes let members run, as far as they do not depend on other pods.
@@ -46,23 +56,30 @@ type Rules struct {
 	amounts  corev1.ResourceList
 	// repelled select pods that must not be on the node of the member.
 	repelled []labels.Selector
+	// ports are those of the host that the member uses.
+	ports []hostPort
+}
+
+// hostPort is a port of a node. Two of one number and protocol exclude each other unless they are of two addresses.
+type hostPort struct {
+	number   int32
+	protocol corev1.Protocol
+	address  string
 }
 
 // NewRules returns the rules of a pod.
 func NewRules(pod *corev1.Pod) Rules {
-	r := Rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: Amounts(pod), repelled: repelled(pod), Single: usesPort(pod)}
-	for _, selector := range r.repelled {
-		r.Single = r.Single || selector.Matches(labels.Set(pod.Labels))
-	}
+	r := Rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: Amounts(pod), repelled: repelled(pod), ports: hostPorts(pod)}
+	r.Single = len(r.ports) > 0 || repelsItself(pod)
 	return r
 }
 
 // Repels tells whether the member does not run on a node of some other pods.
-func (r *Rules) Repels() bool { return len(r.repelled) > 0 }
+func (r *Rules) Repels() bool { return len(r.repelled) > 0 || len(r.ports) > 0 }
 
 // RepelledBy tells whether the member does not run on the node of a pod.
 func (r *Rules) RepelledBy(pod *corev1.Pod) bool {
-	return pod.Namespace == r.pod.Namespace && slices.ContainsFunc(r.repelled, func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) })
+	return r.sharesPort(hostPorts(pod)) || pod.Namespace == r.pod.Namespace && slices.ContainsFunc(r.repelled, func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) })
 }
 
 // Capacity returns how many members can run on a node by what package fleet does not look at. Free returns what no pod of the node has of a
@@ -88,8 +105,7 @@ func (r *Rules) Capacity(n *corev1.Node, free func(corev1.ResourceName) resource
 		if counted(name) || amount.IsZero() {
 			continue
 		}
-		left := free(name)
-		capacity = min(capacity, max(0, left.Value()/amount.Value()))
+		capacity = min(capacity, max(0, Amount(name, free(name))/Amount(name, amount)))
 	}
 	if r.Single {
 		capacity = min(capacity, 1)
@@ -116,16 +132,37 @@ func Amounts(pod *corev1.Pod) corev1.ResourceList {
 	return amounts
 }
 
-// usesPort tells whether a pod uses a port of the host.
-func usesPort(pod *corev1.Pod) bool {
-	for i := range pod.Spec.Containers {
-		for _, port := range pod.Spec.Containers[i].Ports {
+// sharesPort tells whether the member uses one of some ports.
+func (r *Rules) sharesPort(ports []hostPort) bool {
+	return slices.ContainsFunc(ports, func(a hostPort) bool { return slices.ContainsFunc(r.ports, a.excludes) })
+}
+
+// excludes tells whether two pods with these ports do not run on one node.
+func (a hostPort) excludes(b hostPort) bool {
+	return a.number == b.number && a.protocol == b.protocol && (a.address == b.address || a.address == anyAddress || b.address == anyAddress)
+}
+
+const anyAddress = "0.0.0.0"
+
+// hostPorts returns the ports of the host that a pod uses while it runs: those of its containers, and of init containers that run beside
+// these.
+func hostPorts(pod *corev1.Pod) (ports []hostPort) {
+	add := func(list []corev1.ContainerPort) {
+		for _, port := range list {
 			if port.HostPort > 0 {
-				return true
+				ports = append(ports, hostPort{port.HostPort, cmp.Or(port.Protocol, corev1.ProtocolTCP), cmp.Or(port.HostIP, anyAddress)})
 			}
 		}
 	}
-	return false
+	for i := range pod.Spec.Containers {
+		add(pod.Spec.Containers[i].Ports)
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c.Ports)
+		}
+	}
+	return ports
 }
 
 // repelled returns what selects the pods of its own namespace with which a pod does not run on one node.
@@ -134,10 +171,11 @@ func repelled(pod *corev1.Pod) (selectors []labels.Selector) {
 		return nil
 	}
 	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-		if term.TopologyKey != corev1.LabelHostname || len(term.Namespaces) > 0 || term.NamespaceSelector != nil || len(term.MatchLabelKeys) > 0 || len(term.MismatchLabelKeys) > 0 {
+		if term.TopologyKey != corev1.LabelHostname || len(term.Namespaces) > 0 || term.NamespaceSelector != nil || term.LabelSelector == nil {
 			continue // The other plugins decide.
 		}
-		if selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector); err == nil && !selector.Empty() {
+		// The API server has added matchLabelKeys and mismatchLabelKeys to the selector.
+		if selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector); err == nil {
 			selectors = append(selectors, selector)
 		}
 	}

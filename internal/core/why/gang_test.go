@@ -224,6 +224,56 @@ func TestGangNothingToSpare(t *testing.T) {
 	}
 }
 
+// TestGangOthers: a gang whose members together lack pods, or another resource, says so, whatever the kind of the member that does not fit.
+func TestGangOthers(t *testing.T) {
+	tests := map[string]struct {
+		wants func(class int) map[string]int64
+		code  Code
+		want  string // empty for a gang that fits
+	}{
+		"pods": {func(int) map[string]int64 { return map[string]int64{pods: 1} }, PodLimit,
+			"The gang waits because its 24 members are 24 pods, and the nodes that they can use take 20 more. At most 20 of its 24 members fit."},
+		"another resource": {func(class int) map[string]int64 { return map[string]int64{"rdma/hca": int64(1 + class)} }, OtherInUse,
+			"The gang waits because its 24 members request 36 rdma/hca, and of the 40 of the nodes that they can use 30 are free. At most 20 of its 24 members fit."},
+		"enough": {func(class int) map[string]int64 {
+			return []map[string]int64{{"rdma/hca": 1}, {"example.com/nic": 1}}[class]
+		}, Fits, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			in := GangInput{Key: "ml/train", Name: "ml/train", Required: gang.Anywhere, Preferred: gang.Anywhere, Min: 24}
+			var list []Node
+			for _, node := range []string{"n0", "n1"} {
+				n := Node{Node: fleet.Empty(node, "A", 64000, 6400, 8), Kind: "kind"}
+				for k := range n.GPUs {
+					n.GPUs[k] = fleet.GPU{Resource: gpuName, Unit: fleet.Whole, Free: fleet.Whole, Physical: uint8(k)}
+				}
+				list = append(list, n)
+			}
+			for class, request := range []fleet.Shape{{CPU: 1, Resource: gpuName, GPUs: 1}, {CPU: 1}} {
+				wants, nodes := test.wants(class), slices.Clone(list)
+				for i := range nodes {
+					nodes[i].Others = map[string]Other{} // A class knows what it requests.
+					for name, other := range map[string]Other{pods: {All: 10, Free: 10}, "rdma/hca": {All: 20, Free: 15}, "example.com/nic": {All: 20, Free: 20}} {
+						if wants[name] > 0 {
+							nodes[i].Others[name] = other
+						}
+					}
+				}
+				in.Classes = append(in.Classes, Input{Pod: Pod{Requests: []fleet.Shape{request}, Others: wants}, Nodes: nodes})
+				in.Alone = append(in.Alone, false)
+			}
+			for i := range in.Min {
+				in.Members = append(in.Members, GangMember{Class: i % 2})
+			}
+			answer := ExplainGang(in)
+			if answer.Code != test.code || test.want != "" && answer.Sentence != test.want {
+				t.Errorf("%s %s; want %s %s", answer.Code, answer.Sentence, test.code, test.want)
+			}
+		})
+	}
+}
+
 // TestGangManyKinds checks that nothing is said about how many members fit where the planner does not know it.
 func TestGangManyKinds(t *testing.T) {
 	in := GangInput{Key: "ml/train", Name: "ml/train", Required: gang.Anywhere, Preferred: gang.Anywhere, Min: 14}

@@ -62,7 +62,7 @@ func (g *gangWorld) because(r *asked) (Code, string) {
 		return GangLevel, fmt.Sprintf("%s, and at most %d of them do (%s); they would fit in %s.%s", g.together(), f.Most, f.Domain, in(f.Wider), g.lack(r))
 	case code == NoResource || code == NoGPUs || code == NoProfile:
 		return code, text
-	case code == Selector || code == Taint || code == Cordoned:
+	case code == Selector || code == Taint || code == Cordoned || code == PodLimit || code == OtherInUse:
 		// What the nearest node lacks that the members can use is not what they wait for.
 		return code, text + g.fit(f) + "."
 	}
@@ -182,11 +182,47 @@ func (g *gangWorld) dominant(r *asked) (Code, string) {
 		}
 	}
 	code, text := g.ofClass(r)
+	if code == InUse || code == OtherInUse || code == PodLimit {
+		if code, text, lacks := g.lacksOther(who, requests); lacks {
+			return code, text
+		}
+	}
 	if len(list) > 0 && (code == InUse || code == Scattered) {
 		t := &list[0]
 		return Scattered, fmt.Sprintf("%s %s %d %s, and the %d that are free are not where they fit.", who, requests, t.want, t.resource, t.free)
 	}
 	return code, text
+}
+
+// lacksOther is the reason of a gang of which several members together request more of something beside GPUs than is free on the nodes that
+// they can use.
+func (g *gangWorld) lacksOther(who, requests string) (Code, string, bool) {
+	if g.min-g.in.Placed < 2 {
+		return "", "", false
+	}
+	for _, name := range g.otherNames() {
+		want, all, free := int64(0), int64(0), int64(0)
+		for _, m := range g.in.Members[:g.min] {
+			if m.Node == "" {
+				want += g.classes[m.Class].others[name]
+			}
+		}
+		for i := range g.nodes() {
+			open := func(w *world) bool { return w.others[name] > 0 && len(w.nodes[i].Blocks) == 0 }
+			if slices.ContainsFunc(g.classes, open) {
+				o := g.other(name, i)
+				all, free = all+o.All, free+max(0, o.Free)
+			}
+		}
+		switch {
+		case want <= free:
+		case name == pods:
+			return PodLimit, fmt.Sprintf("%s are %d pods, and the nodes that they can use take %d more.", who, want, free), true
+		default:
+			return OtherInUse, fmt.Sprintf("%s %s %d %s, and of the %d of the nodes that they can use %d are free.", who, requests, want, name, all, free), true
+		}
+	}
+	return "", "", false
 }
 
 // held counts the devices of a resource that the members of the gang have.

@@ -142,22 +142,39 @@ func (g *gangWorld) capacity(class, node int) int32 {
 	return int32(max(0, most))
 }
 
-// others returns what members of several classes take from the same node beside what package fleet counts.
-func (g *gangWorld) others(f *fleet.Fleet) (list []gang.Other) {
+// otherNames are the resources that members request beside CPU, memory and GPUs, ascending.
+func (g *gangWorld) otherNames() []string {
 	names := map[string]bool{}
 	for _, w := range g.classes {
 		for _, name := range w.names {
-			names[name] = true
+			if w.others[name] > 0 {
+				names[name] = true
+			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	return slices.Sorted(maps.Keys(names))
+}
+
+// other is what a node has of a resource, by its position. Only classes that request it know that.
+func (g *gangWorld) other(name string, node int) Other {
+	for _, w := range g.classes {
+		if w.others[name] > 0 {
+			return w.nodes[node].Others[name]
+		}
+	}
+	return Other{}
+}
+
+// others returns what members take together from a node beside what package fleet counts.
+func (g *gangWorld) others(f *fleet.Fleet) (list []gang.Other) {
+	for _, name := range g.otherNames() {
 		o := gang.Other{Wants: make([]int64, len(g.classes)), Free: make([]int64, f.Len())}
 		for c, w := range g.classes {
 			o.Wants[c] = w.others[name]
 		}
 		for i := range g.nodes() {
 			if at, ok := f.Find(g.nodes()[i].Name); ok {
-				o.Free[at] = max(0, g.nodes()[i].Others[name].Free)
+				o.Free[at] = max(0, g.other(name, i).Free)
 			}
 		}
 		list = append(list, o)

@@ -33,7 +33,7 @@ func For(places *placement.Factory, limits gangs.Limits) frameworkruntime.Regist
 		Model: places.Model(), Policy: places.Policy, Devices: ofDevices.For, Clock: clock.RealClock{}, Limits: limits,
 	})
 	ofGroups := podgroups.NewFactory(podgroups.Deps{
-		Model: places.Model(), Policy: places.Policy, Levels: ofGangs.Levels, Held: ofGangs.Held, Devices: ofDevices.For, Ready: places.Ready, Waits: places.Waits,
+		Model: places.Model(), Policy: places.Policy, Levels: ofGangs.Levels, Hold: ofGangs.Hold, Devices: ofDevices.For, Ready: places.Ready, Waits: places.Waits,
 		TopologyAware: func() bool { return utilfeature.DefaultFeatureGate.Enabled(features.TopologyAwareWorkloadScheduling) },
 		Unfit:         unfit,
 	})

@@ -29,14 +29,13 @@ const Patience = 100 * time.Millisecond
 // Factory makes the plugins of a scheduler, one per profile. They share the places and the order.
 type Factory struct {
 	places places
-	// groupOf returns the gang of a pod, empty for none.
+	// groupOf returns the gang or pod group of a pod, empty for none.
 	groupOf func(*v1.Pod) string
 
 	mu sync.Mutex
 	// number is that of the last pod that was numbered: at Reserve, or at Bind if it requests no devices.
 	number uint64
-	// held are the groups of the pods that have a place.
-	held   map[types.UID]string
+	held   map[types.UID]*waiter
 	turns  map[types.UID]*turn
 	// last is the last turn of each node.
 	last map[string]*turn
@@ -50,12 +49,15 @@ type turn struct {
 	before *turn
 	// begun is closed when the pod is to be bound, ended when its binding has ended or is waited for no longer.
 	begun, ended chan struct{}
+	// hurried is true where a pod of no gang waits for it, place is what it waits for once it is to be bound.
+	hurried bool
+	place   *waiter
 }
 
-// NewFactory returns a factory. GroupOf returns the gang of a pod, empty for none.
+// NewFactory returns a factory. GroupOf returns the gang or pod group of a pod, empty for none.
 func NewFactory(groupOf func(*v1.Pod) string) *Factory {
 	return &Factory{
-		places: places{groups: map[string]*group{}}, groupOf: groupOf, held: map[types.UID]string{}, turns: map[types.UID]*turn{}, last: map[string]*turn{},
+		places: places{groups: map[string]*group{}}, groupOf: groupOf, held: map[types.UID]*waiter{}, turns: map[types.UID]*turn{}, last: map[string]*turn{},
 	}
 }
 
@@ -92,37 +94,43 @@ func (p Plugin) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node s
 
 // Bind waits for the pods before this one and for a place, and leaves the binding to the next plugin.
 func (p Plugin) Bind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
-	number, err := p.waitTurn(ctx, pod.UID)
+	group := p.groupOf(pod)
+	w, err := p.waitTurn(ctx, pod.UID, group)
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("wait until the pods before it are bound: %w", err))
 	}
-	group := p.groupOf(pod)
-	if err := p.places.take(ctx, group, number); err != nil {
+	if err := p.places.take(ctx, w); err != nil {
 		return fwk.AsStatus(fmt.Errorf("wait until fewer than %d pods are being bound: %w", Slots, err))
 	}
 	p.mu.Lock()
-	before, twice := p.held[pod.UID]
-	p.held[pod.UID] = group
+	before := p.held[pod.UID]
+	p.held[pod.UID] = w
 	p.mu.Unlock()
-	if twice {
+	if before != nil {
 		p.places.give(before)
 	}
 	return fwk.NewStatus(fwk.Skip)
 }
 
-// waitTurn waits for the turns before that of a pod to end, and returns the number of the pod. Those that have not begun after Patience are
-// waited for no longer, by any pod.
-func (f *Factory) waitTurn(ctx context.Context, uid types.UID) (number uint64, err error) {
+// waitTurn waits for the turns before that of a pod to end, and returns what the pod waits for a place with. Turns that have not begun
+// after Patience are waited for no longer, by any pod.
+func (f *Factory) waitTurn(ctx context.Context, uid types.UID, group string) (*waiter, error) {
 	f.mu.Lock()
-	t := f.turns[uid]
+	t, w := f.turns[uid], &waiter{group: group}
 	if t != nil {
-		number = t.number
+		w.number, t.place = t.number, w
+		if t.hurried {
+			w.group = ""
+		}
 		closeOnce(t.begun)
 	} else {
 		f.number++
-		number = f.number
+		w.number = f.number
 	}
 	f.mu.Unlock()
+	if t != nil && group == "" {
+		f.hurry(t)
+	}
 	patience, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	for before := f.firstBefore(t); before != nil; before = f.firstBefore(t) {
@@ -134,10 +142,22 @@ func (f *Factory) waitTurn(ctx context.Context, uid types.UID) (number uint64, e
 		select {
 		case <-before.ended:
 		case <-ctx.Done():
-			return number, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
-	return number, nil
+	return w, nil
+}
+
+// hurry has the members of gangs wait as pods of no gang that have to be bound before a turn of one.
+func (f *Factory) hurry(t *turn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for before := t.before; before != nil; before = before.before {
+		before.hurried = true
+		if before.place != nil {
+			f.places.hurry(before.place)
+		}
+	}
 }
 
 // pass ends the wait of all pods for a turn that has not begun.
@@ -182,12 +202,12 @@ func (p Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ st
 
 func (f *Factory) end(uid types.UID) {
 	f.mu.Lock()
-	group, has := f.held[uid]
+	w := f.held[uid]
 	delete(f.held, uid)
 	f.endTurn(uid)
 	f.mu.Unlock()
-	if has {
-		f.places.give(group)
+	if w != nil {
+		f.places.give(w)
 	}
 }
 

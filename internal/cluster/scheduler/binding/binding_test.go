@@ -269,6 +269,63 @@ func TestGroups(t *testing.T) {
 	})
 }
 
+// TestHurried: a member of a gang that has to be bound before a pod of no gang on its node does not wait for the gang.
+func TestHurried(t *testing.T) {
+	for name, late := range map[string]bool{"waits already": false, "comes to wait later": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, made := profiles(t)
+				var got []string
+				bind := func(pod *v1.Pod) {
+					go func() {
+						made[0].Bind(t.Context(), nil, pod, "")
+						got = append(got, string(pod.UID))
+					}()
+					synctest.Wait()
+				}
+				member := func(i int, node string) *v1.Pod {
+					pod := device(i)
+					pod.Labels = map[string]string{"gang": "a"}
+					made[0].Reserve(t.Context(), nil, pod, node)
+					return pod
+				}
+				var gang []*v1.Pod
+				for i := range GangSlots + 9 {
+					gang = append(gang, member(i, fmt.Sprint("n", i)))
+				}
+				last, other := member(100, "n"), device(101)
+				made[0].Reserve(t.Context(), nil, other, "n")
+				for _, pod := range gang {
+					bind(pod)
+				}
+				if !late {
+					bind(last)
+				}
+				bind(other)
+				if late {
+					bind(last)
+				}
+				if len(got) != GangSlots+1 || got[GangSlots] != "100" {
+					t.Errorf("%v are bound; want %d of the gang, and the one before the other pod", got, GangSlots)
+				}
+				made[0].PostBind(t.Context(), nil, last, "n")
+				synctest.Wait()
+				if len(got) != GangSlots+2 || got[GangSlots+1] != "101" {
+					t.Errorf("%v are bound; want the other pod next", got)
+				}
+				made[0].PostBind(t.Context(), nil, other, "n")
+				for _, pod := range gang {
+					made[0].PostBind(t.Context(), nil, pod, "n")
+					synctest.Wait()
+				}
+				if f.places.held() != 0 || len(f.places.groups) != 0 || f.places.gangs != 0 {
+					t.Errorf("%d places are held, %d by gangs, %d groups", f.places.held(), f.places.gangs, len(f.places.groups))
+				}
+			})
+		})
+	}
+}
+
 // TestTwice binds a pod two times: it holds one place.
 func TestTwice(t *testing.T) {
 	f, made := profiles(t)

@@ -33,8 +33,8 @@ type Ending struct {
 // End returns which of some holders, the most important first, have to end so that the gang fits: the fewest violations of budgets first,
 // then the lowest of the highest ranks, then the fewest pods. It returns nil for a gang that does not fit even without all of them, for one
 // that fits beside them, and for one whose devices cannot be planned: those of ResourceClaims, and of an extended
-// resource that a DeviceClass serves. Where the budget is used up the error is
-// gang.ErrSteps.
+// resource that a DeviceClass serves. It also returns nil where other rules, such as the number of pods of a node, keep the gang from
+// its places until more have ended. Where the budget is used up the error is gang.ErrSteps.
 func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budgets) (*Ending, error) {
 	if len(holders) == 0 || usesClaims(q.View.Members) {
 		return nil, nil
@@ -59,6 +59,10 @@ func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budget
 	}
 	for _, i := range ended.Holders {
 		ending.Pods = append(ending.Pods, holders[i].Pods...)
+	}
+	// What other rules allow was asked as if all holders had ended.
+	if stands, err := p.Stands(q, ending, func(*v1.Pod) bool { return true }); err != nil || !stands {
+		return nil, err
 	}
 	return ending, nil
 }

@@ -400,10 +400,14 @@ func (o *oneByOne) try(at *placed, class int) string {
 	if count > o.capacity[class][at.node] {
 		return otherRules
 	}
+	free, left := o.q.free(node, nil), o.q.Left[node.Node().Name]
 	for name, amount := range used {
 		// The model counts CPU, memory and GPUs.
-		if free := Free(node, name); !o.counted(name, node) && !amount.IsZero() && free.Cmp(amount) < 0 {
+		if free := free(name); !o.counted(name, node) && !amount.IsZero() && free.Cmp(amount) < 0 {
 			return "it has too little " + string(name)
+		}
+		if most, limited := left[name]; limited && !amount.IsZero() && most.Cmp(amount) < 0 {
+			return otherRules
 		}
 	}
 	if !o.places.Place(at.node, at.requests) {

@@ -41,6 +41,8 @@ type Question struct {
 	Nodes  []fwk.NodeInfo
 	Within map[string]bool
 	Held   []model.Held
+	// Taken is what others hold of nodes beside what the model counts, by the names of the nodes.
+	Taken map[string]v1.ResourceList
 	// Left is what members can use of nodes where places are reserved, by the names of these nodes.
 	Left map[string]v1.ResourceList
 	// Promised are pods that other gangs have promised places, and that have not taken them yet.
@@ -183,7 +185,7 @@ func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
 	return requests
 }
 
-// limit sets what other rules than those of the model allow on the nodes without the pods that are gone.
+// limit sets how many members rules that the model does not know let run on each node without the pods that are gone.
 func (p *Planner) limit(ask *gangplan.Question, q *Question, gone map[types.UID]bool) {
 	for c := range ask.Classes {
 		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
@@ -195,16 +197,23 @@ func (p *Planner) limit(ask *gangplan.Question, q *Question, gone map[types.UID]
 			ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: shared[name], Free: free})
 		}
 	}
+	// A port of the host that another pod uses is no capacity of the class.
+	for _, users := range ask.SharedPorts() {
+		ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: users, Free: slices.Repeat([]int64{1}, len(q.Nodes))})
+	}
 }
 
-// others returns how much of a resource all members together can use on each node, beside what the model counts. The result is false where
+// others returns how much of a resource all members together can use on each node, beside what the model counts. It is not limited where
 // that is no limit on any node.
 func (p *Planner) others(name v1.ResourceName, q *Question, gone map[types.UID]bool) (free []int64, limited bool) {
 	free = make([]int64, len(q.Nodes))
 	for position, node := range q.Nodes {
+		if q.Within != nil && !q.Within[node.Node().Name] {
+			continue
+		}
 		most := int64(math.MaxInt64)
 		if !p.counted(name, node) {
-			most = gangplan.Amount(name, freeWithout(node, gone)(name))
+			most = gangplan.Amount(name, q.free(node, gone)(name))
 		}
 		if left, has := q.Left[node.Node().Name][name]; has {
 			most = min(most, gangplan.Amount(name, left))
@@ -215,15 +224,16 @@ func (p *Planner) others(name v1.ResourceName, q *Question, gone map[types.UID]b
 	return free, limited
 }
 
-// freeWithout returns what tells how much of a resource no pod of a node has but those that are gone.
-func freeWithout(node fwk.NodeInfo, gone map[types.UID]bool) func(v1.ResourceName) resource.Quantity {
-	freed := v1.ResourceList{}
+// free returns what tells how much of a resource is free on a node without the pods that are gone, beside what others hold.
+func (q *Question) free(node fwk.NodeInfo, gone map[types.UID]bool) func(v1.ResourceName) resource.Quantity {
+	taken, freed := q.Taken[node.Node().Name], v1.ResourceList{}
 	if len(gone) > 0 {
 		freed = Amounts(node, func(pod *v1.Pod) bool { return gone[pod.UID] })
 	}
 	return func(name v1.ResourceName) resource.Quantity {
 		quantity := Free(node, name)
 		quantity.Add(freed[name])
+		quantity.Sub(taken[name])
 		return quantity
 	}
 }
@@ -241,7 +251,7 @@ func (p *Planner) capacity(class *gangplan.Class, q *Question, gone map[types.UI
 		if class.Rules.Repels() && slices.ContainsFunc(node.GetPods(), repels) {
 			continue
 		}
-		most := class.Rules.Capacity(node.Node(), freeWithout(node, gone), func(name v1.ResourceName) bool { return p.counted(name, node) })
+		most := class.Rules.Capacity(node.Node(), q.free(node, gone), func(name v1.ResourceName) bool { return p.counted(name, node) })
 		if left, reserved := q.Left[name]; reserved {
 			most = min(most, class.Rules.Times(left))
 		}

@@ -152,8 +152,18 @@ type unit struct {
 // GroupOf names the gang or pod group of a pod, empty for none.
 func GroupOf(pod *v1.Pod) string {
 	if key, member := gangview.KeyOf(pod); member {
-		return "gang/" + key.Source.String() + "/" + key.String() // Gangs of two APIs can have one name.
+		return gangUnit(key, key.String())
 	}
+	return podGroupUnit(pod)
+}
+
+// gangUnit names a gang: gangs of two APIs can have one name.
+func gangUnit(key gangview.Key, name string) string {
+	return "gang/" + key.Source.String() + "/" + name
+}
+
+// podGroupUnit names the pod group of a pod, empty for none.
+func podGroupUnit(pod *v1.Pod) string {
 	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
 		return "group/" + pod.Namespace + "/" + *group.PodGroupName
 	}
@@ -162,7 +172,10 @@ func GroupOf(pod *v1.Pod) string {
 
 // unit names what a pod ends with, and returns its gang. The caller holds the lock.
 func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
-	return cmp.Or(GroupOf(pod), "pod/"+string(pod.UID)), r.of(pod)
+	if g := r.of(pod); g != nil {
+		return gangUnit(g.key, g.name), g
+	}
+	return cmp.Or(podGroupUnit(pod), "pod/"+string(pod.UID)), nil
 }
 
 // divide returns the units of pods on nodes that belong together. The caller holds the lock.

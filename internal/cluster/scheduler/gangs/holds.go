@@ -158,6 +158,18 @@ func wanted(list []*hold, m *model.Model) []model.Held {
 	return held
 }
 
+// taken returns what places hold, by the names of nodes.
+func taken(list []*hold) map[string]v1.ResourceList {
+	all := map[string]v1.ResourceList{}
+	for _, place := range list {
+		if all[place.node] == nil {
+			all[place.node] = v1.ResourceList{}
+		}
+		gangplanner.Add(all[place.node], place.amounts)
+	}
+	return all
+}
+
 // lacks returns the resource of which a node has too little for a seeker beside what is held and reserved there for other gangs, and a
 // place of these; nil where nothing lacks.
 func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.ResourceName, *hold) {

@@ -332,7 +332,7 @@ func (p *Plugin) asks(q *question, view *gangview.Gang, nodes []fwk.NodeInfo) *g
 		allowed[text] = m.allowed
 	}
 	return &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Promised: q.promised, Left: q.left,
+		Policy: p.policy(), Levels: p.gangs.levels, View: view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Taken: taken(q.held), Promised: q.promised, Left: q.left,
 		Plans: 1, Budget: q.budget, Beside: q.beside,
 	}
 }

@@ -167,17 +167,17 @@ func (f *Factory) Levels() gangview.Levels {
 	return f.gangs.levels
 }
 
-// Held is what is held for members of gangs against pods that are placed together, and what these can use of nodes where places are
+// Hold sets what is held for members of gangs against pods that are placed together, and what these can use of nodes where places are
 // reserved. It is for the scheduling cycle.
-func (f *Factory) Held(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]model.Held, map[string]v1.ResourceList) {
+func (f *Factory) Hold(q *gangplanner.Question, pods []*v1.Pod) {
 	f.mu.Lock()
 	r := f.gangs
 	f.mu.Unlock()
 	if r == nil || r.holds.count.Load() == 0 {
-		return nil, nil
+		return
 	}
-	held, left := r.against(pods, nodes)
-	return wanted(held, f.deps.Model), left
+	held, left := r.against(pods, q.Nodes)
+	q.Held, q.Taken, q.Left = wanted(held, f.deps.Model), taken(held), left
 }
 
 // Name returns the name of the plugin.

@@ -25,8 +25,8 @@ type Deps struct {
 	Policy func(profile string) string
 	// Levels returns the levels of topology that annotations can name.
 	Levels func() gangview.Levels
-	// Held returns what is held against pods for gangs of other APIs, and what they can use of nodes where places are reserved.
-	Held func(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]model.Held, map[string]v1.ResourceList)
+	// Hold sets what is held against pods for gangs of other APIs, and what they can use of nodes where places are reserved.
+	Hold func(q *gangplanner.Question, pods []*v1.Pod)
 	// Ready returns when the GPUs of the nodes are known, or have been waited for long enough.
 	Ready func(context.Context)
 	// Waits notes that a pod waits for devices: it is tried again when a node has more of them.

@@ -54,11 +54,12 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 	if int(view.Min) > len(members) {
 		return verdict{}, nil // GangScheduling says so.
 	}
-	held, left := p.Held(g.waiting, nodes)
-	answer, err := p.planner.Plan(&gangplanner.Question{
+	question := gangplanner.Question{
 		Policy: p.Policy(p.handle.ProfileName()), Levels: p.Levels(), View: &view, Bound: bound,
-		Nodes: nodes, Within: within, Held: held, Left: left, Plans: plans, Budget: gang.Budget{Steps: mostSteps, Rough: true},
-	})
+		Nodes: nodes, Within: within, Plans: plans, Budget: gang.Budget{Steps: mostSteps, Rough: true},
+	}
+	p.Hold(&question, g.waiting)
+	answer, err := p.planner.Plan(&question)
 	v := verdict{topology: view.Topology, plans: answer.Plans}
 	switch {
 	case errors.Is(err, gang.ErrSteps) && view.Topology.SegmentSize == 0:

@@ -2,6 +2,7 @@ package gang
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -14,6 +15,7 @@ func (r *run) byClass() ([]Plan, *Refusal, error) {
 	if r.gang.Segment.Size > 0 {
 		return nil, &Refusal{Min: r.gang.Min, Kinds: len(r.gang.Classes), Domains: 1}, nil
 	}
+	r.left = cloneOthers(r.gang.Others)
 	for members := len(r.gang.Members); members >= r.gang.Min; members = max(r.gang.Min, members/2) {
 		list := r.separate(members)
 		for level := r.gang.Preferred; level >= r.gang.Required; level-- {
@@ -55,7 +57,7 @@ func (r *run) separate(members int) []single {
 		if n == 0 {
 			continue
 		}
-		one := &run{Planner: r.Planner, topology: r.topology, bound: r.bound, gang: &Gang{Classes: r.gang.Classes[c : c+1]}}
+		one := &run{Planner: r.Planner, topology: r.topology, bound: r.bound, gang: &Gang{Classes: r.gang.Classes[c : c+1], Others: ofClass(r.left, c)}}
 		one.space, _ = newSpace(counts[c : c+1])
 		one.key = keyOf(one.gang.Classes, one.space.counts)
 		list = append(list, single{one, c, int(n)})
@@ -78,9 +80,14 @@ func (r *run) inDomain(d domain, list []single) (part, bool) {
 		rows[k] = make([]int32, len(r.gang.Classes))
 	}
 	result := part{groups: []group{{nodes: d.nodes, rows: rows}}}
-	left := cloneOthers(r.gang.Others)
+	defer func() {
+		for k, row := range rows {
+			for class, members := range row {
+				take(r.left, class, d.nodes[k], -int64(members))
+			}
+		}
+	}()
 	for _, one := range list {
-		one.gang.Others = ofClass(left, one.class)
 		cost, division, ok := one.division(d, one.count)
 		if !ok {
 			return part{}, false
@@ -88,7 +95,7 @@ func (r *run) inDomain(d domain, list []single) (part, bool) {
 		result.cost = result.cost.plus(cost)
 		for k, row := range division {
 			rows[k][one.class] = row[0]
-			take(left, one.class, d.nodes[k], int64(row[0]))
+			take(r.left, one.class, d.nodes[k], int64(row[0]))
 			w := walk{Planner: r.Planner, node: d.nodes[k]}
 			for range row[0] {
 				if _, ok := w.member(&r.gang.Classes[one.class]); !ok {
@@ -151,7 +158,24 @@ func (r *run) lacks(d domain, list []single) bool {
 			return true
 		}
 	}
-	return cpu > 0 || memory > 0
+	return cpu > 0 || memory > 0 || slices.ContainsFunc(r.left, func(o Other) bool { return o.lacks(d, list) })
+}
+
+// lacks tells whether all nodes of a domain together have too little for members.
+func (o *Other) lacks(d domain, list []single) bool {
+	left := int64(0)
+	for _, i := range d.nodes {
+		left += min(o.Free[i], math.MaxInt64-left)
+	}
+	for _, one := range list {
+		if want := o.Wants[one.class]; want > 0 {
+			if int64(one.count) > left/want {
+				return true
+			}
+			left -= int64(one.count) * want
+		}
+	}
+	return false
 }
 
 // demand returns what a member requests of GPUs, in thousandths.

@@ -64,9 +64,8 @@ type Ended struct {
 }
 
 // End returns which holders have to end so that a gang fits. The result is nil if the gang fits without ending anything, and if it does
-// not fit even when all have ended. Class.Capacity and Others of the gang are what other rules allow
-// once all holders have ended. The fleet does not
-// change.
+// not fit even when all have ended. Class.Capacity and Others of the gang are what other rules allow once all holders have ended. The
+// fleet does not change.
 //
 // The order of answers is: fewer violations of budgets; a lower highest priority; fewer pods; a narrower level of topology for the least
 // number of members, from the preferred to the required one; a later start of the holders with the highest priority; less important

@@ -20,10 +20,9 @@ type Class struct {
 }
 
 // Other is something that package fleet does not count and that members of several classes take from the same node, such as the number of
-// its pods. Class.Capacity allows for one class alone.
+// its pods. Class.Capacity is for the members of one class alone.
 type Other struct {
-	// Wants is how much a member of each class takes, Free how much of it each node has, by index. Free does not have what members take
-	// that are bound. The unit is the caller's.
+	// Wants is how much a member of each class takes. Free is how much each node has, by index, without what bound members take.
 	Wants, Free []int64
 }
 
@@ -125,7 +124,7 @@ func (o *Other) validate(classes, nodes int) error {
 	}
 	negative := func(amount int64) bool { return amount < 0 }
 	if slices.ContainsFunc(o.Wants, negative) || slices.ContainsFunc(o.Free, negative) {
-		return fmt.Errorf("the amounts %d, and %d free; want none below 0", o.Wants, o.Free)
+		return fmt.Errorf("the amounts %d, and at least %d free; want none below 0", o.Wants, slices.Min(o.Free))
 	}
 	return nil
 }

@@ -81,6 +81,8 @@ type run struct {
 	prefix []int
 	// bound are the nodes with bound members.
 	bound map[int]bool
+	// left are the gang's Others beside the members that have been placed, where it is planned class by class.
+	left []Other
 }
 
 func (p *Planner) newRun(t *Topology, g *Gang) *run {
@@ -112,12 +114,13 @@ func (p *Planner) newRun(t *Topology, g *Gang) *run {
 // table returns what fits on a node, within the capacity that other rules leave.
 func (r *run) table(i int) table {
 	t := r.whole(i)
-	if r.allows(r.space.counts, i) && !r.bound[i] {
+	refused := func(e entry) bool { return !r.allows(r.space.row(e.state), i) }
+	if !r.bound[i] && (r.allows(r.space.counts, i) || !slices.ContainsFunc(t, refused)) {
 		return t
 	}
 	kept := make(table, 0, len(t))
 	for _, e := range t {
-		if !r.allows(r.space.row(e.state), i) {
+		if refused(e) {
 			continue
 		}
 		if r.bound[i] {
