@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,6 +49,26 @@ func TestGangDisagree(t *testing.T) {
 			}
 			if on["n1"] != 4 || on["n0"] != members-4 {
 				t.Errorf("the members are on %v", on)
+			}
+		})
+	}
+}
+
+// TestGangRefusedLate: a node that a filter refuses to a member, which the planner does not know, is left out of the next plan, and the nodes
+// of members that were reserved before are not.
+func TestGangRefusedLate(t *testing.T) {
+	for bad := range 4 {
+		t.Run(fmt.Sprintf("n%d", bad), func(t *testing.T) {
+			l := gangLab(t, 4)
+			other := makePod("other", 0, 1)
+			other.Spec.NodeName = fmt.Sprintf("n%d", bad)
+			term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"berth.dev/pod-group": "train"}}}
+			other.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
+			l.add(t, other)
+			l.runGangs(t)
+			l.create(t, "train", 3, 3, 4)
+			if nodes := l.all(t, "train", 3); slices.Contains(nodes, other.Spec.NodeName) {
+				t.Errorf("the gang is on %v", nodes)
 			}
 		})
 	}

@@ -3,11 +3,15 @@ package gangs
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
@@ -203,7 +207,8 @@ func (r *registry) miss(pod *v1.Pod) (out released) {
 	return out
 }
 
-// probe returns the nodes that all plugins let the pod use.
+// probe returns the nodes that all plugins let the pod use, but for that of the plan, which was refused. What other members have reserved does
+// not count: they are planned again, too.
 func (p *Plugin) probe(ctx context.Context, state fwk.CycleState, c *cycle, pod *v1.Pod) (map[string]bool, error) {
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -211,9 +216,13 @@ func (p *Plugin) probe(ctx context.Context, state fwk.CycleState, c *cycle, pod 
 	}
 	c.probe = true
 	defer func() { c.probe = false }()
-	allowed := make([]bool, len(nodes))
+	allowed, reserved := make([]bool, len(nodes)), p.gangs.reservedWith(pod)
 	p.handle.Parallelizer().Until(ctx, len(nodes), func(i int) {
-		allowed[i] = p.handle.RunFilterPluginsWithNominatedPods(ctx, state, pod, nodes[i]).IsSuccess()
+		if nodes[i].Node().Name == c.node {
+			return
+		}
+		state, node, err := p.without(ctx, state, pod, nodes[i], reserved)
+		allowed[i] = err == nil && p.handle.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
 	}, Name)
 	names := map[string]bool{}
 	for i, node := range nodes {
@@ -222,6 +231,37 @@ func (p *Plugin) probe(ctx context.Context, state fwk.CycleState, c *cycle, pod 
 		}
 	}
 	return names, nil
+}
+
+// without returns a node without some of its pods, and the state of the cycle for it.
+func (p *Plugin) without(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, gone map[types.UID]bool) (fwk.CycleState, fwk.NodeInfo, error) {
+	has := func(info fwk.PodInfo) bool { return gone[info.GetPod().UID] }
+	if !slices.ContainsFunc(node.GetPods(), has) {
+		return state, node, nil
+	}
+	state, bare := state.Clone(), node.Snapshot()
+	for _, info := range node.GetPods() {
+		if !has(info) {
+			continue
+		}
+		if err := bare.RemovePod(klog.FromContext(ctx), info.GetPod()); err != nil {
+			return nil, nil, fmt.Errorf("take %s from %s: %w", info.GetPod().Name, node.Node().Name, err)
+		}
+		if status := p.handle.RunPreFilterExtensionRemovePod(ctx, state, pod, info, bare); !status.IsSuccess() {
+			return nil, nil, status.AsError()
+		}
+	}
+	return state, bare, nil
+}
+
+// reservedWith returns the members that are reserved by the plan of the gang of a pod.
+func (r *registry) reservedWith(pod *v1.Pod) map[types.UID]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.of(pod); g != nil && g.plan != nil && !g.plan.permitted {
+		return maps.Clone(g.plan.reserved)
+	}
+	return nil
 }
 
 // again notes which nodes members like the pod can use, and gives up the plan. The result is what has to be released.

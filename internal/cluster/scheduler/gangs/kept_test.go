@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,5 +67,26 @@ func TestGangsGone(t *testing.T) {
 	}
 	if w.reserving != nil {
 		t.Error("a gang is kept that has a reservation")
+	}
+}
+
+// TestPodsOfOtherGangs: a gang is not planned for the pods of a node that are held for another one.
+func TestPodsOfOtherGangs(t *testing.T) {
+	s := newScene(t, 1, 8, Limits{})
+	first := map[string]*v1.Pod{}
+	for _, gang := range []string{"a", "b"} {
+		for i := range 60 {
+			p := sized(gang, i, 60, 0)
+			if s.set(p); i == 0 {
+				first[gang] = p
+			}
+		}
+	}
+	if node := s.cycle(first["a"]); node != "n1" {
+		t.Fatal(node)
+	}
+	want := "berth: gang ml/b waits as a whole: 60 members have to fit together, and at most 40 do"
+	if text := s.cycle(first["b"]); !strings.HasPrefix(text, want) {
+		t.Errorf("%s; want %s", text, want)
 	}
 }
