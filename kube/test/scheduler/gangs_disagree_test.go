@@ -54,8 +54,8 @@ func TestGangDisagree(t *testing.T) {
 	}
 }
 
-// TestGangRefusedLate: a node that a filter refuses to a member, which the planner does not know, is left out of the next plan, and the nodes
-// of members that were reserved before are not.
+// TestGangRefusedLate: a node that a filter refuses to a member, which the planner does not know, is left out of the next plan, and the
+// nodes of members that were reserved before are not.
 func TestGangRefusedLate(t *testing.T) {
 	for bad := range 4 {
 		t.Run(fmt.Sprintf("n%d", bad), func(t *testing.T) {

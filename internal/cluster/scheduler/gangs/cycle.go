@@ -207,8 +207,8 @@ func (r *registry) miss(pod *v1.Pod) (out released) {
 	return out
 }
 
-// probe returns the nodes that all plugins let the pod use, but for that of the plan, which was refused. What other members have reserved does
-// not count: they are planned again, too.
+// probe returns the nodes that all plugins let the pod use, but for that of the plan, which was refused. What other members have reserved
+// does not count: they are planned again, too.
 func (p *Plugin) probe(ctx context.Context, state fwk.CycleState, c *cycle, pod *v1.Pod) (map[string]bool, error) {
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
