@@ -182,10 +182,8 @@ func (g *gangWorld) dominant(r *asked) (Code, string) {
 		}
 	}
 	code, text := g.ofClass(r)
-	if code == InUse || code == OtherInUse || code == PodLimit {
-		if code, text, lacks := g.lacksOther(who, requests); lacks {
-			return code, text
-		}
+	if other, why, lacks := g.lacksOther(code, who, requests); lacks {
+		return other, why
 	}
 	if len(list) > 0 && (code == InUse || code == Scattered) {
 		t := &list[0]
@@ -195,9 +193,9 @@ func (g *gangWorld) dominant(r *asked) (Code, string) {
 }
 
 // lacksOther is the reason of a gang of which several members together request more of something beside GPUs than is free on the nodes that
-// they can use.
-func (g *gangWorld) lacksOther(who, requests string) (Code, string, bool) {
-	if g.min-g.in.Placed < 2 {
+// they can use, where the reason of the first one that does not fit is one that the others cause.
+func (g *gangWorld) lacksOther(first Code, who, requests string) (Code, string, bool) {
+	if g.min-g.in.Placed < 2 || first != InUse && first != OtherInUse && first != PodLimit {
 		return "", "", false
 	}
 	for _, name := range g.otherNames() {

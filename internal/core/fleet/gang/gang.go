@@ -70,6 +70,19 @@ func (g *Gang) validate(t *Topology, nodes int) error {
 	if err := g.Segment.validate(t); err != nil {
 		return err
 	}
+	if err := g.validateClasses(nodes); err != nil {
+		return err
+	}
+	for i, m := range g.Members {
+		if err := m.validate(len(g.Classes), nodes); err != nil {
+			return fmt.Errorf("member %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// validateClasses returns an error for classes that cannot be, or for what they take together.
+func (g *Gang) validateClasses(nodes int) error {
 	for i := range g.Classes {
 		if err := g.Classes[i].validate(nodes); err != nil {
 			return fmt.Errorf("class %d: %w", i, err)
@@ -78,11 +91,6 @@ func (g *Gang) validate(t *Topology, nodes int) error {
 	for i := range g.Others {
 		if err := g.Others[i].validate(len(g.Classes), nodes); err != nil {
 			return fmt.Errorf("other %d: %w", i, err)
-		}
-	}
-	for i, m := range g.Members {
-		if err := m.validate(len(g.Classes), nodes); err != nil {
-			return fmt.Errorf("member %d: %w", i, err)
 		}
 	}
 	return nil
