@@ -162,14 +162,10 @@ func plain(spec *v1.PodSpec) bool {
 			return false
 		}
 	}
-	for i := range spec.Containers {
-		for _, port := range spec.Containers[i].Ports {
-			if port.HostPort > 0 {
-				return false
-			}
-		}
+	usesPort := func(c v1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(port v1.ContainerPort) bool { return port.HostPort > 0 })
 	}
-	return true
+	return !slices.ContainsFunc(spec.Containers, usesPort) && !slices.ContainsFunc(spec.InitContainers, usesPort)
 }
 
 // PreFilterExtensions returns nil: the node of a member does not depend on pods that are added or removed.
