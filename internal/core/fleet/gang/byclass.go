@@ -15,7 +15,6 @@ func (r *run) byClass() ([]Plan, *Refusal, error) {
 	if r.gang.Segment.Size > 0 {
 		return nil, &Refusal{Min: r.gang.Min, Kinds: len(r.gang.Classes), Domains: 1}, nil
 	}
-	r.left = cloneOthers(r.gang.Others)
 	for members := len(r.gang.Members); members >= r.gang.Min; members = max(r.gang.Min, members/2) {
 		list := r.separate(members)
 		for level := r.gang.Preferred; level >= r.gang.Required; level-- {
@@ -46,6 +45,9 @@ type single struct {
 
 // separate returns a number of members of the lowest index by class, the one that requests most GPUs first.
 func (r *run) separate(members int) []single {
+	if r.left == nil {
+		r.left = cloneOthers(r.gang.Others)
+	}
 	counts := make([]int32, len(r.gang.Classes))
 	for _, m := range r.gang.Members[:members] {
 		if m.Node == Unbound {

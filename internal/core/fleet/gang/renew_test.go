@@ -227,6 +227,16 @@ func TestOthersByClass(t *testing.T) {
 			on[node]++
 			highest = max(highest, on[node])
 		}
+		least := *g
+		least.Classes = slices.Repeat(g.Classes, 40) // So many that there are too many combinations.
+		for i := range least.Members {
+			least.Members[i].Class = i
+		}
+		least.Others = []Other{{Wants: slices.Repeat([]int64{1}, 80), Free: g.Others[0].Free}}
+		planner.Bound(Budget{})
+		if fits := planner.newRun(topology, &least).fitsOn(Anywhere); fits != (want > 0) {
+			t.Errorf("%d pods a node: 80 members of as many classes fit: %v", most, fits)
+		}
 		if err != nil || (refusal == nil) != (want > 0) || highest != want || refusal == nil && plan.Exact {
 			t.Errorf("%d pods a node: up to %d members on one, %v, %v; want %d", most, highest, refusal, err, want)
 		}
