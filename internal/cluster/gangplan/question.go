@@ -138,14 +138,13 @@ func (q *Question) SharedPorts() (list [][]int64) {
 // Amount returns a quantity of a resource as a number: CPU in thousandths of a core, others in their own unit. One that is too large for a
 // number is the largest one.
 func Amount(name corev1.ResourceName, quantity resource.Quantity) int64 {
-	value := quantity.Value()
-	if name == corev1.ResourceCPU {
-		value = quantity.MilliValue()
-	}
-	if quantity.CmpInt64(math.MaxInt64/1000) > 0 && (value < math.MaxInt64/1000 || name == corev1.ResourceCPU) {
+	switch {
+	case name == corev1.ResourceCPU && quantity.CmpInt64(math.MaxInt64/1000) < 0:
+		return quantity.MilliValue()
+	case name == corev1.ResourceCPU || quantity.CmpInt64(math.MaxInt64) >= 0:
 		return math.MaxInt64
 	}
-	return value
+	return quantity.Value()
 }
 
 // waits is 1 for a member without a node.

@@ -69,7 +69,7 @@ type hostPort struct {
 
 // NewRules returns the rules of a pod.
 func NewRules(pod *corev1.Pod) Rules {
-	r := Rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: Amounts(pod), repelled: repelled(pod), ports: hostPorts(pod)}
+	r := Rules{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), amounts: Amounts(pod), repelled: repelled(pod), ports: hostPorts(&pod.Spec)}
 	r.Single = len(r.ports) > 0 || repelsItself(pod)
 	return r
 }
@@ -79,7 +79,8 @@ func (r *Rules) Repels() bool { return len(r.repelled) > 0 || len(r.ports) > 0 }
 
 // RepelledBy tells whether the member does not run on the node of a pod.
 func (r *Rules) RepelledBy(pod *corev1.Pod) bool {
-	return r.sharesPort(hostPorts(pod)) || pod.Namespace == r.pod.Namespace && slices.ContainsFunc(r.repelled, func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) })
+	matches := func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) }
+	return r.sharesPort(hostPorts(&pod.Spec)) || pod.Namespace == r.pod.Namespace && slices.ContainsFunc(r.repelled, matches)
 }
 
 // Capacity returns how many members can run on a node by what package fleet does not look at. Free returns what no pod of the node has of a
@@ -144,9 +145,12 @@ func (a hostPort) excludes(b hostPort) bool {
 
 const anyAddress = "0.0.0.0"
 
+// UsesHostPort tells whether a pod uses a port of the host while it runs.
+func UsesHostPort(spec *corev1.PodSpec) bool { return len(hostPorts(spec)) > 0 }
+
 // hostPorts returns the ports of the host that a pod uses while it runs: those of its containers, and of init containers that run beside
 // these.
-func hostPorts(pod *corev1.Pod) (ports []hostPort) {
+func hostPorts(spec *corev1.PodSpec) (ports []hostPort) {
 	add := func(list []corev1.ContainerPort) {
 		for _, port := range list {
 			if port.HostPort > 0 {
@@ -154,11 +158,11 @@ func hostPorts(pod *corev1.Pod) (ports []hostPort) {
 			}
 		}
 	}
-	for i := range pod.Spec.Containers {
-		add(pod.Spec.Containers[i].Ports)
+	for i := range spec.Containers {
+		add(spec.Containers[i].Ports)
 	}
-	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+	for i := range spec.InitContainers {
+		if c := &spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			add(c.Ports)
 		}
 	}

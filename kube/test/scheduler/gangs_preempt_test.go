@@ -74,11 +74,18 @@ func TestGangPreempts(t *testing.T) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}},
 	}
 	app := func(pod *corev1.Pod) { pod.Labels = map[string]string{"app": "a"} }
+	// On each node a pod has the GPUs, and another one none.
+	var pairs []runtime.Object
+	for i := range 4 {
+		node := fmt.Sprintf("n%d", i)
+		pairs = append(pairs, holder("gpus-"+node, node, 4, 1), holder("none-"+node, node, 0, 1))
+	}
 	rack := annotated("berth.dev/topology-required", "rack")
 	tests := map[string]struct {
 		objects []runtime.Object
 		members int
 		gpus    int // 0 is 4
+		pods    int // that a node may have, 0 for as many as they are
 		change  func(*corev1.Pod)
 		want    string // the pods that are left, "all" for all
 		waits   bool
@@ -94,6 +101,13 @@ func TestGangPreempts(t *testing.T) {
 			members: 2, want: "all", waits: true, change: rack},
 		"none, since the gang never preempts": {objects: slices.Concat(of("other", 1, "n0", "n1", "n2", "n3")), members: 2, want: "all", waits: true,
 			change: func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = new(corev1.PreemptNever) }},
+		"none, since the nodes have too few pods left then": {objects: pairs, members: 8, pods: 2, want: "all", waits: true,
+			change: func(pod *corev1.Pod) {
+				if strings.ContainsAny(pod.Name[len("train-"):], "1357") {
+					delete(pod.Spec.Containers[0].Resources.Limits, "nvidia.com/gpu")
+					delete(pod.Spec.Containers[0].Resources.Requests, "nvidia.com/gpu")
+				}
+			}},
 		"none, since it fits":                            {objects: []runtime.Object{holder("a", "n0", 4, 1), holder("b", "n1", 4, 1)}, members: 2, want: "all"},
 		"a gang ends as a whole":                         {objects: of("other", 4, "n0", "n1", "n2", "n3"), members: 1, want: ""},
 		"the surplus of a gang, the highest index first": {objects: of("other", 2, "n0", "n1", "n2", "n3"), members: 1, want: "other-0 other-1 other-2"},
@@ -105,6 +119,9 @@ func TestGangPreempts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := gangLab(t, 4, test.objects...)
+			if test.pods > 0 {
+				l.grow(t, test.pods)
+			}
 			before := l.left(t, "train")
 			var mu sync.Mutex
 			said := map[string]bool{}

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // round is what is known of a group in one evaluation of all its placements. It is in the state of the pod group cycle.
@@ -162,10 +164,7 @@ func plain(spec *v1.PodSpec) bool {
 			return false
 		}
 	}
-	usesPort := func(c v1.Container) bool {
-		return slices.ContainsFunc(c.Ports, func(port v1.ContainerPort) bool { return port.HostPort > 0 })
-	}
-	return !slices.ContainsFunc(spec.Containers, usesPort) && !slices.ContainsFunc(spec.InitContainers, usesPort)
+	return !gangplan.UsesHostPort(spec)
 }
 
 // PreFilterExtensions returns nil: the node of a member does not depend on pods that are added or removed.
