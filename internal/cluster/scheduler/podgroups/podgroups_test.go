@@ -189,9 +189,12 @@ func TestPlain(t *testing.T) {
 		"volume":        {v1.PodSpec{Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}}}}, false},
 		"claim":         {v1.PodSpec{ResourceClaims: []v1.PodResourceClaim{{}}}, false},
 		"port":          {v1.PodSpec{Containers: []v1.Container{{Ports: []v1.ContainerPort{{HostPort: 80}}}}}, false},
-		"sidecar port":  {v1.PodSpec{InitContainers: []v1.Container{{Ports: []v1.ContainerPort{{HostPort: 80}}}}}, false},
-		"spreading":     {v1.PodSpec{TopologySpreadConstraints: []v1.TopologySpreadConstraint{{WhenUnsatisfiable: v1.DoNotSchedule}}}, false},
-		"soft":          {v1.PodSpec{TopologySpreadConstraints: []v1.TopologySpreadConstraint{{WhenUnsatisfiable: v1.ScheduleAnyway}}}, true},
+		"sidecar port": {v1.PodSpec{InitContainers: []v1.Container{
+			{Ports: []v1.ContainerPort{{HostPort: 80}}, RestartPolicy: new(v1.ContainerRestartPolicyAlways)},
+		}}, false},
+		"init port": {v1.PodSpec{InitContainers: []v1.Container{{Ports: []v1.ContainerPort{{HostPort: 80}}}}}, true},
+		"spreading": {v1.PodSpec{TopologySpreadConstraints: []v1.TopologySpreadConstraint{{WhenUnsatisfiable: v1.DoNotSchedule}}}, false},
+		"soft":      {v1.PodSpec{TopologySpreadConstraints: []v1.TopologySpreadConstraint{{WhenUnsatisfiable: v1.ScheduleAnyway}}}, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
