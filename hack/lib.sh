@@ -5,6 +5,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 BIN=${BIN:-$PWD/bin}
 SANDBOX=${SANDBOX:-/var/lib/berth-sandbox}
 PROFILE=${PROFILE:-a100x8-40g}
+# Where the end-to-end tests leave the logs of a cluster whose test has failed.
+E2E_LOGS=${E2E_LOGS:-/tmp/berth-e2e-logs.$$}
 started=$SECONDS
 
 # say prints one line of progress, with the seconds since the script began, to stderr:
@@ -28,6 +30,13 @@ timed() {
 print_times() {
 	[ ${#times[@]} != 0 ] || return 0
 	printf '%s\n' "stages on $(nproc) CPUs:" "${times[@]}" "$(printf '%6d s  in all' $((SECONDS - started)))" >&2
+}
+
+# print_failures REPORT STAGES: what failed, from the summaries of the stages; at most 20 lines.
+print_failures() {
+	printf 'FAILED: %s\n' "$2" >&2
+	[ ! -s "$1" ] || awk '/: FAILED: / { print; shown = 1; next } !/^  / { shown = 0 } shown' "$1" | tail -n 18 >&2
+	[ ! -d "$E2E_LOGS" ] || printf 'logs of the clusters of the tests that failed: %s\n' "$E2E_LOGS" >&2
 }
 
 # version prints the version: the last tag with the commits since, or the commit if there is no tag.
@@ -122,8 +131,8 @@ need_sandbox() {
 $(print_reasons)"
 }
 
-# stage NAME [-v] -run PATTERN [arguments of go test]: runs one stage of tests chosen by name.
-# It prints how many tests and random walks ran, and fails when a package ran none, which
+# stage NAME [-v] [-run PATTERN] [arguments of go test]: runs one stage of tests.
+# It prints how many tests and random walks ran, and at the end what failed. With a pattern it fails when a package ran no test of it, which
 # go test itself passes. With -v it prints all that the tests print.
 # With stage_report set, the summary is appended to that file too.
 stage() {
@@ -134,10 +143,23 @@ stage() {
 		[ "$previous" != -run ] || pattern=$argument
 		previous=$argument
 	done
-	[ -n "$pattern" ] || fail "stage $name: no -run PATTERN"
 	say "$name"
 	# -json comes last, since -C has to come first.
 	go test "$@" -json | go run ./hack/runstage -name "$name" -run "$pattern" -report "${stage_report:-}" ${verbose[@]+"${verbose[@]}"}
+}
+
+# files_in_memory has tests write their files to memory, where it is large enough and programs may run there: most of what some tests cost is
+# waiting for the disk, since what they test syncs each file.
+files_in_memory() {
+	local dir=/dev/shm probe
+	[ -z "${TMPDIR:-}" ] && [ -w "$dir" ] || return 0
+	[ "$(df --output=avail "$dir" 2>/dev/null | tail -n 1)" -ge $((4 << 20)) ] || return 0
+	probe=$(mktemp "$dir/berth.XXXXXX")
+	printf '#!/bin/sh\n' >"$probe"
+	chmod +x "$probe"
+	# What Go compiles stays on the disk.
+	if "$probe" 2>/dev/null; then export TMPDIR=$dir GOTMPDIR=${GOTMPDIR:-/tmp}; fi
+	rm -f "$probe"
 }
 
 # trim makes what the packages of the root module compile to independent of the folder that the repository is in: another clone finds it in

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // machine is a fake machine for the scripts: the only programs on its PATH are fakes and the basic tools in basics.
@@ -70,7 +68,8 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 			t.Fatal(err)
 		}
 		if name := filepath.Base(file); name != script && slices.Contains(jobs, name) {
-			write(filepath.Join(scripts, name), `echo "`+name+` $*" >>"`+root+`/calls"`, `echo "`+name+` says this"`, `[ "`+name+`" != "`+m.Fails+`" ]`)
+			write(filepath.Join(scripts, name), `echo "`+name+` $*" >>"`+root+`/calls"`, `echo "`+name+` says this"`,
+				`[ "`+name+`" != "`+m.Fails+`" ] || { printf '%s\n' "`+name+`: 1 tests: FAILED: tests failed" "  TestX" "      waited 5 s" >>"${stage_report:-/dev/null}"; false; }`)
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(scripts, file), blob, 0o755); err != nil {
@@ -217,36 +216,41 @@ func TestPushAndRelease(t *testing.T) {
 	}
 }
 
-// TestStagesAreTimed checks that the tests print how long each stage took, also when one fails, and that a failed stage
-// fails the whole run.
+// TestStagesAreTimed checks that the tests print how long each stage took, also when one fails, that a failed stage fails the whole run but
+// does not keep the others from running, and that the last 20 lines say what failed.
 func TestStagesAreTimed(t *testing.T) {
-	const before = "build, unit tests, beside Kubernetes' own code"
 	tests := map[string]struct {
-		goProgram string
-		fails     string // a job
-		want      string // the lines after the first, without their seconds
-		code      int
+		fails string // a job
+		want  string // the lines after the first, without their seconds
+		code  int
 	}{
-		"passes":                      {"", "", before + ", benchmark of the scheduler, a few nodes, demo, end to end, lint and fuzzing, after the end-to-end tests, in all", 0},
-		"fails":                       {`case "$*" in *devicemanager) exit 3 ;; esac`, "", before + ": failed, in all", 3},
-		"lint fails":                  {"", "checks.sh", before + ", benchmark of the scheduler, a few nodes, demo, end to end, lint and fuzzing, after the end-to-end tests: failed, in all", 1},
-		"a test of the cluster fails": {"", "e2e.sh", before + ", benchmark of the scheduler, a few nodes, demo, end to end: failed, in all", 1},
+		"passes":                      {"", "build, demo, end to end, checks, after the end-to-end tests, in all", 0},
+		"the build fails":             {"build.sh", "build: failed, in all", 1},
+		"the demo fails":              {"demo.sh", "build, demo: failed, in all", 1},
+		"a check fails":               {"checks.sh", "build, demo, end to end, checks, after the end-to-end tests: failed, in all", 1},
+		"a test of the cluster fails": {"e2e.sh", "build, demo, end to end: failed, checks, after the end-to-end tests, in all", 1},
 	}
 	row := regexp.MustCompile(`(?m)^ +\d+ s  (.*)$`)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := machine{Installed: true, Go: tc.goProgram, Fails: tc.fails}
+			m := machine{Installed: true, Fails: tc.fails}
 			_, stderr, code, calls := m.run(t, "test.sh")
 			var got []string
 			for _, line := range row.FindAllStringSubmatch(stderr, -1) {
 				got = append(got, line[1])
 			}
-			if strings.Join(got, ", ") != tc.want || code != tc.code || slices.Contains(calls, "e2e.sh") != (tc.code != 3) {
+			if strings.Join(got, ", ") != tc.want || code != tc.code || strings.Contains(tc.want, "end to end") != slices.Contains(calls, "e2e.sh") {
 				t.Errorf("stages %q, want %q; exit code %d, want %d; calls %q\n%s", got, tc.want, code, tc.code, calls, stderr)
 			}
 			if tc.fails == "checks.sh" && !strings.Contains(stderr, "checks.sh says this") {
 				t.Errorf("what the linters say is not in\n%s", stderr)
+			}
+			lines := strings.Split(stderr, "\n")
+			last := strings.Join(lines[max(0, len(lines)-20):], "\n")
+			said := strings.Contains(last, "FAILED: ") && strings.Contains(last, tc.fails+": 1 tests: FAILED: tests failed\n  TestX\n      waited 5 s\n")
+			if said != (tc.code != 0) {
+				t.Errorf("the last lines are\n%s", last)
 			}
 		})
 	}
@@ -287,50 +291,6 @@ func TestStagesSelectTests(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestSequentialTests checks that unit.sh runs each test that it leaves out with the race detector without it.
-func TestSequentialTests(t *testing.T) {
-	blob, err := os.ReadFile("unit.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := strings.ReplaceAll(string(blob), "\\\n", " ")
-	pattern := regexp.MustCompile(`(?m)^sequential='([^']+)'$`).FindStringSubmatch(script)
-	stage := regexp.MustCompile(`(?m)^stage .* -run "\$sequential" (.*)$`).FindStringSubmatch(script)
-	if pattern == nil || stage == nil {
-		t.Fatalf("unit.sh has the pattern %q and the stage %q", pattern, stage)
-	}
-	want := map[string]bool{}
-	for path := range strings.FieldsSeq(stage[1]) {
-		want[filepath.Join("..", path)] = true
-	}
-	got := map[string]bool{}
-	err = filepath.WalkDir("..", func(path string, entry os.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case !entry.IsDir():
-			return nil
-		case path != ".." && fileExists(filepath.Join(path, "go.mod")), entry.Name() == "testdata", entry.Name() == "bin":
-			return filepath.SkipDir
-		}
-		if matches(t, path, regexp.MustCompile(pattern[1])) {
-			got[path] = true
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("packages with tests of the pattern (-stage +tests):\n%s", diff)
-	}
-}
-
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // matches reports whether a top-level test of a folder has a name that the pattern matches.

@@ -6,8 +6,7 @@ need_go
 need_sandbox soak
 export BERTH_SOAK=1 BERTH_SEED=${BERTH_SEED:-$RANDOM$RANDOM} BERTH_BIN=$BIN
 say "seed $BERTH_SEED (BERTH_SEED=$BERTH_SEED make soak repeats this)"
-# Walks that write files write them to memory where they can.
-[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+files_in_memory
 
 stage_report=$(mktemp)
 trap 'echo "stages of seed $BERTH_SEED:"; sed "s/^/  /" "$stage_report"; rm -f "$stage_report"' EXIT

@@ -22,6 +22,10 @@ func main() {
 		line += ": FAILED: " + err.Error()
 	}
 	fmt.Println(line)
+	for _, failure := range summary.Failures {
+		fmt.Println("  " + failure)
+		line += "\n  " + failure
+	}
 	if *report != "" {
 		if reportErr := appendLine(*report, line); reportErr != nil {
 			fmt.Fprintln(os.Stderr, reportErr)

@@ -1,6 +1,5 @@
-// Package stage reads the output of `go test -json` for one stage of a script: it prints
-// what failed, counts what ran, and makes it an error when a package that was named ran no
-// test. `go test` itself passes when a -run pattern matches nothing.
+// Package stage reads the output of `go test -json` for one stage of a script: it prints what failed, counts what ran, and makes it an error
+// when a package ran no test that the pattern names. `go test` itself passes when a -run pattern matches nothing.
 package stage
 
 import (
@@ -17,7 +16,7 @@ import (
 
 // Options define what a stage must have run.
 type Options struct {
-	// Pattern is the -run pattern; one of the form A/B asks for subtests of A.
+	// Pattern is the -run pattern; one of the form A/B asks for subtests of A. Without one a package may run no test.
 	Pattern string
 	// Verbose prints the output of the tests as it arrives.
 	Verbose bool
@@ -30,7 +29,14 @@ type Summary struct {
 	Subtests int // tests below them that have no further ones
 	Skipped  int // top-level tests of which nothing ran
 	Walks    int // random walks: rapid's checks, and what tests report as "[walks] N"
+	// Failures name what failed, with the last lines of it: at most maxFailures tests.
+	Failures []string
 }
+
+const (
+	maxFailures  = 5
+	maxLastLines = 2
+)
 
 func (s Summary) String() string {
 	text := fmt.Sprintf("%d packages, %d tests", s.Packages, s.Tests)
@@ -53,9 +59,10 @@ type event struct {
 
 // result is the result of one test.
 type result struct {
-	action string
-	output []string
-	parent bool // it has subtests
+	action   string
+	output   []string
+	parent   bool // it has subtests
+	failures bool // one of them failed
 }
 
 type reader struct {
@@ -65,7 +72,14 @@ type reader struct {
 	order    []string
 	loose    map[string][]string // output of a package that belongs to no test
 	failed   bool
+	failures []failure
 	walks    int
+}
+
+// failure is a test or a package that failed.
+type failure struct {
+	name string
+	last []string // what it said last
 }
 
 // Read reads the events of a stage from in, prints to out, and returns what ran. The error
@@ -136,6 +150,14 @@ func (r *reader) line(line []byte) {
 	case "fail":
 		test.action = e.Action
 		r.fail(test.output)
+		if i := strings.LastIndex(e.Test, "/"); i > 0 {
+			if above := tests[e.Test[:i]]; above != nil {
+				above.failures = true
+			}
+		}
+		if !test.failures {
+			r.name(e.Package+" "+e.Test, test.output)
+		}
 	}
 }
 
@@ -148,7 +170,11 @@ func (r *reader) endOfPackage(e event) {
 		for _, name := range sorted(r.packages[e.Package]) {
 			if test := r.packages[e.Package][name]; test.action == "" {
 				r.fail(test.output)
+				r.name(e.Package+" "+name+" did not end", test.output)
 			}
+		}
+		if !r.failedIn(e.Package) {
+			r.name(e.Package, r.loose[e.Package])
 		}
 		r.fail(r.loose[e.Package])
 	}
@@ -159,6 +185,51 @@ func (r *reader) fail(output []string) {
 	if !r.options.Verbose {
 		io.WriteString(r.out, strings.Join(output, ""))
 	}
+}
+
+// saidLine is a line that a test prints by its own, but for the logs of programs that it prints when it has failed.
+var saidLine = regexp.MustCompile(`^\s+(\w+_test\.go:\d+: .*)`)
+
+// name adds what failed, with its last lines.
+func (r *reader) name(name string, output []string) {
+	var last []string
+	for _, line := range output {
+		if match := saidLine.FindStringSubmatch(line); match != nil && !strings.Contains(match[1], ": the end of ") {
+			last = append(last, match[1])
+		}
+	}
+	if len(last) == 0 {
+		last = output
+	}
+	r.failures = append(r.failures, failure{name: name, last: last[max(0, len(last)-maxLastLines):]})
+}
+
+func (r *reader) failedIn(name string) bool {
+	return slices.ContainsFunc(r.failures, func(f failure) bool { return strings.HasPrefix(f.name, name+" ") })
+}
+
+// failureLines are the lines of the first failures.
+func (r *reader) failureLines() []string {
+	var lines []string
+	for _, f := range r.failures[:min(maxFailures, len(r.failures))] {
+		lines = append(lines, f.name)
+		for _, line := range f.last {
+			lines = append(lines, "    "+shorten(strings.TrimSpace(line)))
+		}
+	}
+	if more := len(r.failures) - maxFailures; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return lines
+}
+
+// shorten returns the start of a line.
+func shorten(line string) string {
+	const most = 300
+	if len(line) > most {
+		return line[:most] + "..."
+	}
+	return line
 }
 
 // walkLines are the lines in which tests report the number of random walks.
@@ -174,7 +245,7 @@ func walksIn(output string) int {
 }
 
 func (r *reader) summary() (Summary, error) {
-	s := Summary{Packages: len(r.order), Walks: r.walks}
+	s := Summary{Packages: len(r.order), Walks: r.walks, Failures: r.failureLines()}
 	var empty []string
 	for _, name := range r.order {
 		before := s.Tests
@@ -188,7 +259,7 @@ func (r *reader) summary() (Summary, error) {
 		return s, errors.New("tests failed")
 	case len(r.order) == 0:
 		return s, errors.New("no package was tested: go test wrote no event")
-	case len(empty) > 0:
+	case len(empty) > 0 && r.options.Pattern != "":
 		slices.Sort(empty)
 		return s, fmt.Errorf("no test ran in %s: the pattern %q matches none there, or all were skipped; correct the pattern or leave the package out", strings.Join(empty, ", "), r.options.Pattern)
 	}

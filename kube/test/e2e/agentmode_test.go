@@ -57,6 +57,7 @@ func agentTests() []agentTest {
 }
 
 func TestAgentAsDaemonSet(t *testing.T) {
+	onSharedCluster(t)
 	r := newRig(cluster(t))
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -75,6 +76,7 @@ func TestAgentAsDaemonSet(t *testing.T) {
 // TestAgentAsHostProcess runs the agent outside a pod, as a system service does. It runs with BERTH_SOAK=1 only.
 func TestAgentAsHostProcess(t *testing.T) {
 	soakOnly(t)
+	onSharedCluster(t)
 	r := newRig(cluster(t))
 	shipped := r.mode
 	if err := shipped.Remove(timeout(t, 30*time.Second)); err != nil {

@@ -191,6 +191,7 @@ func attempts() []attempt {
 
 // TestAgentWritesOnlyItsOwn uses the token of an agent that runs as a host process, bound to its Node.
 func TestAgentWritesOnlyItsOwn(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	if c.State().Profile == "" {
 		t.Skip("skipped: the sandbox has no simulated hardware, and therefore no account for agents")

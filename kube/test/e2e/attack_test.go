@@ -16,6 +16,7 @@ import (
 // TestAttacks checks that nothing that the author of a pod can write takes, blocks, hides or frees a device of another
 // pod, neither while the kubelet has its checkpoint nor after it has lost it.
 func TestAttacks(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	victim := r.run(t, podWithGPUs("victim", 1, "sleep", "10m"))[0]
 	var all []string

@@ -61,6 +61,7 @@ type interval struct{ from, to time.Time }
 // no GPU has two holders among the running containers, according to the OCI specs that they were started with, and the
 // GPUs of a deleted pod are free.
 func TestChurn(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	pods, restarts, limit := 16, 3, 3*time.Minute
 	if os.Getenv(envSoak) != "" {

@@ -16,6 +16,7 @@ import (
 )
 
 func TestCapacity(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs)
 }
@@ -24,6 +25,7 @@ func TestCapacity(t *testing.T) {
 // every device list strategy. Without NVIDIA's container runtime, envvar and volume-mounts name the GPUs but create no
 // device nodes.
 func TestGPUsOfAContainer(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	// This pod has the first GPU, so that the first two cannot be right by chance.
 	r.run(t, podWithGPUs("neighbour", 1))

@@ -20,6 +20,7 @@ import (
 // TestFaults breaks GPUs, held and free ones, with and without an event, and repairs them. Each time the kubelet, the
 // scheduler, the pod's status and the GPUNode must show it, and the same agent must run throughout.
 func TestFaults(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	agent := r.agent(t)
 	pod := r.run(t, podWithGPUs("held", 2))[0]

@@ -28,6 +28,7 @@ const (
 // running pods again. No GPU may have two running containers. A pod that the agent refused is created again, as a
 // controller would do. BERTH_SOAK=1 runs 200 pods instead of 12.
 func TestForeignList(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	pods, limit := 12, 2*time.Minute
 	if os.Getenv(envSoak) != "" {

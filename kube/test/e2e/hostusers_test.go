@@ -20,6 +20,7 @@ import (
 // has the driver's files. It cannot make device nodes, so the runtime binds those of the host. Where the node's runtime has no user
 // namespaces, which runc has for pods from 1.2 on, the kubelet refuses the pod and says so, and the GPUs are free again when it is deleted.
 func TestHostUsers(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	r.run(t, podWithGPUs("neighbour", 1))
 	mapped := podWithGPUs("mapped", 2)

@@ -60,6 +60,7 @@ func dryRun(t *testing.T, c *sandbox.Cluster, user string, resource schema.Group
 
 // TestInstallPolicies tries what the policies of the chart refuse and warn of, and what they must let pass.
 func TestInstallPolicies(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	if c.State().Profile == "" {
 		t.Skip("skipped: the sandbox has no simulated hardware, and therefore no policies")

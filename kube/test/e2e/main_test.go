@@ -22,7 +22,9 @@ import (
 //	BERTH_E2E_DIR      a running sandbox to use and leave as it is
 //	BERTH_E2E_PROFILE  the simulated hardware of the sandbox that the tests create (default: a100x8-40g)
 //	BERTH_BIN          the directory of the programs (default: kube/bin)
+//	BERTH_E2E_LOGS     where the logs of a cluster stay when its test fails; without it only their ends are printed
 const (
+	envLogs    = "BERTH_E2E_LOGS"
 	envDir     = "BERTH_E2E_DIR"
 	envProfile = "BERTH_E2E_PROFILE"
 	envBin     = "BERTH_BIN"
@@ -44,6 +46,10 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "kubectl" {
 		kubectl()
 		return
+	}
+	if err := testTurns.runSideBySide(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
 	}
 	began := time.Now()
 	code := m.Run()
@@ -109,6 +115,7 @@ func binDir(t testing.TB) string {
 // cluster returns the shared sandbox.
 func cluster(t testing.TB) *sandbox.Cluster {
 	t.Helper()
+	testTurns.check(t, true)
 	needMachine(t)
 	shared.once.Do(func() {
 		if dir := os.Getenv(envDir); dir != "" {
@@ -136,6 +143,7 @@ func cluster(t testing.TB) *sandbox.Cluster {
 // ownCluster creates a sandbox for one test, for tests that break it or need other nodes.
 func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 	t.Helper()
+	testTurns.check(t, false)
 	needMachine(t)
 	dir, err := os.MkdirTemp("", "berth-e2e-")
 	if err != nil {
@@ -161,8 +169,12 @@ func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 	return c
 }
 
-// dumpLogs prints the end of each log before they are deleted.
+// dumpLogs prints the end of each log before they are deleted, and keeps them where envLogs says.
 func dumpLogs(t testing.TB, dir string) {
+	keep := os.Getenv(envLogs)
+	if keep != "" {
+		keep = filepath.Join(keep, strings.ReplaceAll(t.Name(), "/", "_"))
+	}
 	paths, _ := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
 	pods, _ := filepath.Glob(filepath.Join(dir, "nodes", "*", "log", "pods", agentNamespace+"_*", "*", "*.log"))
 	paths = append(paths, pods...)
@@ -171,9 +183,21 @@ func dumpLogs(t testing.TB, dir string) {
 		if err != nil {
 			continue
 		}
+		if keep != "" {
+			if err := keepLog(filepath.Join(keep, strings.TrimPrefix(path, dir)), data); err != nil {
+				t.Log(err)
+			}
+		}
 		lines := strings.Split(string(data), "\n")
 		t.Logf("the end of %s:\n%s", strings.TrimPrefix(path, dir), strings.Join(lines[max(0, len(lines)-20):], "\n"))
 	}
+}
+
+func keepLog(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o600)
 }
 
 func timeout(t testing.TB, d time.Duration) context.Context {

@@ -15,6 +15,7 @@ import (
 // TestPendingPodShowsReason checks that, with the real scheduler, berth-sandbox run and berth trace show why a pod
 // waits for which no node has enough GPUs.
 func TestPendingPodShowsReason(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	file := filepath.Join(t.TempDir(), "pod.yaml")
 	const pod = `apiVersion: v1

@@ -18,6 +18,7 @@ import (
 // TestRunningContainers checks what the cgroups of a real kubelet and runc show of containers that run, whose first
 // thread has ended, and that are gone.
 func TestRunningContainers(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
 	plain := startPod(t, c, workloadPod("plain", "sleep"))

@@ -17,6 +17,7 @@ import (
 )
 
 func TestSandboxRunsAPod(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	pod := workloadPod("smoke", "sleep")
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "GREETING", Value: "ahoy"}}
@@ -42,6 +43,7 @@ func TestSandboxRunsAPod(t *testing.T) {
 }
 
 func TestSandboxReportsHowAPodEnded(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	ctx := timeout(t, time.Minute)
 	if _, err := c.CreatePod(ctx, workloadPod("fails", "exit", "7")); err != nil {
@@ -57,6 +59,7 @@ func TestSandboxReportsHowAPodEnded(t *testing.T) {
 // TestSandboxServesPodsTheAPI sends requests to the API server from a pod of the pod network and from one in the node's
 // network, as every in-cluster client does.
 func TestSandboxServesPodsTheAPI(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	for name, hostNetwork := range map[string]bool{"pod-network": false, "host-network": true} {
 		t.Run(name, func(t *testing.T) {
@@ -76,6 +79,7 @@ func TestSandboxServesPodsTheAPI(t *testing.T) {
 }
 
 func TestSandboxKubeletRestart(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	n := c.Nodes()[0]
 	pod := startPod(t, c, workloadPod("survivor", "sleep"))
@@ -96,6 +100,7 @@ func TestSandboxKubeletRestart(t *testing.T) {
 }
 
 func TestSandboxNodeIsSeenFromOutside(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	n := c.Nodes()[0]
 	for _, path := range []string{
@@ -121,6 +126,7 @@ func TestSandboxNodeIsSeenFromOutside(t *testing.T) {
 }
 
 func TestSandboxTakesAnImage(t *testing.T) {
+	onSharedCluster(t)
 	c := cluster(t)
 	img, err := image.Make("berth.dev/probe:test", image.Spec{
 		Entrypoint: []string{"/usr/bin/probe"}, Env: []string{"FROM=image"},
@@ -149,6 +155,7 @@ func TestSandboxTakesAnImage(t *testing.T) {
 
 // TestSandboxLeavesNothing takes down a sandbox that has a pod and a hollow node, and whose kubelet has crashed.
 func TestSandboxLeavesNothing(t *testing.T) {
+	onOwnCluster(t)
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Hollow: 1})
 	ctx := timeout(t, 2*time.Minute)
 	runPod(t, c, workloadPod("left", "sleep"))

@@ -34,6 +34,7 @@ type walk struct {
 // TestWalk follows an allocation without Berth's tools, as an administrator would: kubectl, the kubelet's log, its
 // directory, and the container.
 func TestWalk(t *testing.T) {
+	onSharedCluster(t)
 	w := &walk{rig: theNode(t)}
 	w.before = w.kubeletLogSize(t)
 	w.pod = w.run(t, podWithGPUs("gpu-inspect", 1))[0]

@@ -29,6 +29,7 @@ type placement struct {
 // TestPlacement checks which GPUs a pod gets beside other pods. It computes the best set here by trying all sets, over
 // the matrix that nvidia-smi would print.
 func TestPlacement(t *testing.T) {
+	onSharedCluster(t)
 	for profile, tests := range map[string]map[string]placement{
 		"v100x8-hybrid-mesh": {
 			"pairs":      {[]int{2, 2, 2, 2}, 2, false},

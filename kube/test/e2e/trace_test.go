@@ -191,6 +191,7 @@ func kindsOf(sources []v1alpha1.TraceSource) []string {
 
 // TestTrace runs berth trace for one pod, in every way.
 func TestTrace(t *testing.T) {
+	onSharedCluster(t)
 	w := traced(t)
 	for _, test := range []struct {
 		name string

@@ -41,6 +41,7 @@ type stubNode struct {
 // TestOtherVendor checks that a vendor that Berth does not know, added to the agent by another program, gets its
 // devices into pods under its own resource name, and that NVIDIA's GPUs are as they would be alone.
 func TestOtherVendor(t *testing.T) {
+	onSharedCluster(t)
 	r := theNode(t)
 	s := &stubNode{rig: r, root: filepath.Join(filepath.Dir(r.node.SimDir()), "stub", "gpus")}
 	s.create(t)
