@@ -8,7 +8,7 @@ RUN      ?= .
 export BIN SANDBOX PROFILE RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo stop test unit lint fuzz e2e soak bench bench-scheduler bench-scheduler-gangs bench-scheduler-large build sandbox-build images push release generate clean
+.PHONY: help demo stop test test-short unit lint fuzz e2e soak bench bench-scheduler bench-scheduler-gangs bench-scheduler-large build sandbox-build images push release generate clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1|/' | awk -F'|' '{printf "  make %-21s %s\n", $$1, $$2}'
@@ -19,10 +19,13 @@ demo: ## a real one-node Kubernetes with 8 simulated GPUs, a pod with 2 of them,
 stop: ## end what `make demo` or `make e2e` started; leaves nothing behind
 	@hack/stop.sh
 
-test: ## everything that must pass: unit tests with the race detector, end to end, lint, fuzzing (CI runs this)
+test: ## everything that must pass: unit tests, end to end, lint, fuzzing (CI runs this)
 	@hack/test.sh
 
-unit: ## unit tests of both modules with the race detector
+test-short: ## for a first try: unit tests, the demo, and one path through the real cluster
+	@hack/test.sh short
+
+unit: ## unit tests of all modules, with the race detector where goroutines meet
 	@hack/unit.sh
 
 lint: ## gofmt, go vet, berthlint (staticcheck and others), the import rules
@@ -34,7 +37,7 @@ fuzz: ## each fuzz target for FUZZTIME (default 5s)
 e2e: ## end-to-end tests chosen by RUN=regexp, on a sandbox that stays up between runs
 	@hack/e2e.sh
 
-soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; prints its seed and what each stage ran
+soak: ## the large counts, for hours: 200 pods, 50 agent restarts, 100,000 random walks; goes on where it stopped (docs/soak.md)
 	@hack/soak.sh
 
 bench: ## Go benchmarks with the figures of docs/performance.md; RUN=pairs: only the calls in pairs, beside their bars

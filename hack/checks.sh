@@ -4,6 +4,7 @@
 # alone; "sandbox" where the programs of the sandbox are built and can run.
 source "$(dirname "$0")/lib.sh"
 need_go
+files_in_memory
 trap print_times EXIT
 status=0
 check() { timed "$@" || status=1; }

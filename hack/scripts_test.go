@@ -24,10 +24,11 @@ type machine struct {
 	Go           string   // what the fake go does; by default nothing
 	Fails        string   // the job that fails
 	Git          string   // what the fake git does; without it there is no git
+	Soak         string   // a row of docs/soak.md
 }
 
 // basics are the real programs that the scripts may use.
-var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head", "sleep", "mv", "seq", "setsid"}
+var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "date", "df", "nproc", "head", "sleep", "mv", "seq", "setsid"}
 
 // jobs are the scripts that do long work; on a fake machine they only record their call.
 var jobs = []string{"build.sh", "checks.sh", "unit.sh", "fuzz.sh", "e2e.sh", "demo.sh", "stop.sh"}
@@ -38,7 +39,7 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	t.Helper()
 	root := t.TempDir()
 	bin, scripts := filepath.Join(root, "bin"), filepath.Join(root, "hack")
-	for _, dir := range []string{bin, scripts, filepath.Join(root, "cni")} {
+	for _, dir := range []string{bin, scripts, filepath.Join(root, "cni"), filepath.Join(root, "docs")} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -48,6 +49,9 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "docs", "soak.md"), []byte(m.Soak+"\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	for _, name := range basics {
 		path, err := exec.LookPath(name)
@@ -166,8 +170,8 @@ func TestScriptsOnMachines(t *testing.T) {
 		"demo, not root":                       {machine{Installed: true, NotRoot: true}, "demo.sh", false, 2, "sudo make demo"},
 		"e2e, installable":                     {machine{}, "e2e.sh", true, 0, "installing"},
 		"e2e, not installable":                 {machine{CannotFetch: true}, "e2e.sh", false, 2, "could not install"},
-		"soak, installable":                    {machine{}, "soak.sh", true, 0, "installing"},
-		"soak, not installable":                {machine{CannotFetch: true}, "soak.sh", false, 2, "could not install"},
+		"soak, installable":                    {machine{Git: soakCommit}, "soak.sh", true, 0, "installing"},
+		"soak, not installable":                {machine{Git: soakCommit, CannotFetch: true}, "soak.sh", false, 2, "could not install"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -177,6 +181,40 @@ func TestScriptsOnMachines(t *testing.T) {
 			if ran := slices.Contains(calls, mark); ran != tc.runs || code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
 				t.Errorf("sandbox used: %v, want %v; exit code %d, want %d; output must contain %q\ncalls: %q\nstdout:\n%s\nstderr:\n%s",
 					ran, tc.runs, code, tc.code, tc.says, calls, stdout, stderr)
+			}
+		})
+	}
+}
+
+// soakCommit is a Git whose tree has no changes.
+const soakCommit = `[ "$1" != log ] || echo c0ffee`
+
+// TestSoakGoesOn checks that a soak runs what has not passed at its commit, also after a failure.
+func TestSoakGoesOn(t *testing.T) {
+	row := func(commit string) string {
+		return "| 200 pods, 8 at a time, with 50 restarts of the agent | `" + commit + "` | 2026-11-29 | 1 | 9 s | 1 packages, 1 tests |"
+	}
+	tests := map[string]struct {
+		machine machine
+		ran     bool // TestChurn
+		code    int
+		says    string
+	}{
+		"nothing has passed":     {machine{Installed: true, Git: soakCommit}, true, 0, "25 stages have passed at commit c0ffee, 0 failed"},
+		"passed":                 {machine{Installed: true, Git: soakCommit, Soak: row("c0ffee")}, false, 0, "25 stages have passed at commit c0ffee, 0 failed"},
+		"passed at another":      {machine{Installed: true, Git: soakCommit, Soak: row("decaf")}, true, 0, "25 stages have passed at commit c0ffee, 0 failed"},
+		"one fails":              {machine{Installed: true, Git: soakCommit, Go: `case "$*" in *TestChurn*) exit 3 ;; esac`}, true, 1, "24 stages have passed at commit c0ffee, 1 failed"},
+		"the tree has a change":  {machine{Installed: true, Git: "echo ' M README.md'"}, false, 2, "commit or stash first"},
+		"the tree is not Git's":  {machine{Installed: true, Git: "exit 128"}, false, 2, "not a Git tree"},
+		"fuzzing fails, goes on": {machine{Installed: true, Git: soakCommit, Fails: "fuzz.sh"}, true, 1, "failed: each fuzz target for a minute"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, code, calls := tc.machine.run(t, "soak.sh")
+			ran := slices.ContainsFunc(calls, func(call string) bool { return strings.Contains(call, "^TestChurn$ ./test/e2e") })
+			if ran != tc.ran && tc.machine.Go == "" || code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
+				t.Errorf("TestChurn ran: %v, want %v; exit code %d, want %d; output must contain %q\n%s%s", ran, tc.ran, code, tc.code, tc.says, stdout, stderr)
 			}
 		})
 	}
@@ -257,7 +295,7 @@ func TestStagesAreTimed(t *testing.T) {
 }
 
 var (
-	stageLine = regexp.MustCompile(`(?m)^(?:stage|walks) .* -run '([^']+)'(.*)$`)
+	stageLine = regexp.MustCompile(`(?m)^(?:tests|walks) .* -run '([^']+)'(.*)$`)
 	testName  = regexp.MustCompile(`(?m)^func (Test\w*)\(`)
 )
 
@@ -269,7 +307,7 @@ func TestStagesSelectTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	stages := stageLine.FindAllStringSubmatch(string(blob), -1)
-	if called := len(regexp.MustCompile(`(?m)^(stage|walks) `).FindAll(blob, -1)); len(stages) != called || called == 0 {
+	if called := len(regexp.MustCompile(`(?m)^(tests|walks) `).FindAll(blob, -1)); len(stages) != called || called == 0 {
 		t.Fatalf("soak.sh has %d stages of which %d have the form NAME ... -run 'PATTERN' PACKAGES", called, len(stages))
 	}
 	for _, stage := range stages {

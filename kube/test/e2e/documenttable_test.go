@@ -120,6 +120,7 @@ func documentedSections() []documentedSection {
 		}},
 		{readmeDocument, "Two commands", []documented{
 			{command: "make demo", skip: "hack/test.sh runs it"},
+			{command: "make test-short", skip: "a part of make test, which runs this test"},
 			{command: "make test", skip: "it runs this test"},
 		}},
 		{readmeDocument, "What is here", []documented{
@@ -218,7 +219,9 @@ func documentedSections() []documentedSection {
 			{command: "go test ./internal/<group>/<package>/...", skip: "names a package that is changed"},
 			{command: "make lint unit", skip: "stages of hack/test.sh, which runs this test"},
 			{command: "make e2e RUN='TestTrace'", skip: "hack/test.sh runs hack/e2e.sh, which runs this test"},
+			{command: "make test-short", skip: "a part of make test, which runs this test"},
 			{command: "make test", skip: "it runs this test"},
+			{command: "hack/stress.sh ./internal/<group>/<package> 500", skip: "names a package that is changed"},
 		}},
 		{operateDocument, "The gate", []documented{
 			{command: "berth status", before: removeTrain, want: validated},
