@@ -1,5 +1,5 @@
-// Package stage reads the output of `go test -json` for one stage of a script: it prints what failed, counts what ran, and makes it an error
-// when a package ran no test that the pattern names. `go test` itself passes when a -run pattern matches nothing.
+// Package stage reads the output of `go test -json` for one stage of a script: it prints what failed, counts what ran, and makes it an
+// error when a package ran no test that the pattern names. `go test` itself passes when a -run pattern matches nothing.
 package stage
 
 import (

@@ -86,7 +86,7 @@ func rank(test string) int {
 	return len(longest)
 }
 
-// start lets tests begin while there is room.
+// start lets tests begin until the limit is reached.
 func (s *turns) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
