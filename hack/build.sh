@@ -40,7 +40,7 @@ progress() {
 	# The sleeps have no output of ours: they may outlive the script, and keep no pipe open.
 	sleep "$after" >/dev/null 2>&1
 	# Which packages the build has to compile, by the build's own rules. It waits for downloads.
-	go list -C "$dir" $trimpath -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" 2>/dev/null & # The build may be done first.
+	go list -C "$dir" -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" 2>/dev/null & # The build may be done first.
 	while sleep "$every" >/dev/null 2>&1; do
 		if [ ! -e "$list" ]; then
 			say "$name: downloading modules, $(grep -c '^go: downloading' "$log") so far"
@@ -56,9 +56,6 @@ progress() {
 	done
 }
 
-# Programs that are shipped name no path of the machine that built them.
-trimpath=-trimpath
-
 # build MODULE-DIR OUTPUT PACKAGE [go build flags]: says so only when it takes long.
 build() {
 	local dir=$1 out=$2 package=$3 log=$work/$2
@@ -67,7 +64,7 @@ build() {
 	[ -e "$BIN/$out" ] || say "building $out"
 	progress "$out" "$log" "$dir" "$@" "$package" &
 	ticker=$!
-	go build -C "$dir" -v $trimpath -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
+	go build -C "$dir" -v -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
 	# bash runs the EXIT trap in a subshell that is killed before its first command.
 	until [ -e "$log.started" ]; do sleep 0.01; done
 	kill "$ticker" 2>/dev/null || true
@@ -138,7 +135,6 @@ if [ "${1:-}" = apiserver ]; then
 		sed -nE "s|^\t?(replace )?(k8s.io/[a-z-]+) => \./staging/.*|replace \2 => \2 v0.${2#1.}|p" "$text"
 	} >"$module/go.mod"
 	(cd "$module" && go mod tidy) 2>"$work/tidy" || fail "the module of kube-apiserver $2 cannot be made: $(cat "$work/tidy")"
-	trimpath=
 	build_apiserver "$module"
 	exit 0
 fi
@@ -153,7 +149,6 @@ fi
 # "schedulers": Berth's scheduler, the stock one (in hyperkube) and what measures both.
 if [ "${1:-}" = schedulers ]; then
 	[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes, some 12 minutes of CPU time; later ones take seconds"
-	trimpath=
 	build_scheduler
 	build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
 	build kube schedulerbench ./test/schedulerbench -ldflags="-s -w $kubernetes"
@@ -173,8 +168,7 @@ fi
 # package_chart DIR VERSION APP-VERSION REGISTRY [SOURCE]: packages the chart into DIR/berth-VERSION.tgz, with the images of a version in a registry.
 # The same chart gives the same bytes: Helm writes the present time, so its archive is made again.
 package_chart() {
-	# Helm stays on the machine that builds it.
-	local dir=$1 version=$2 app=$3 registry=$4 source=${5:-charts/berth} out trimpath=
+	local dir=$1 version=$2 app=$3 registry=$4 source=${5:-charts/berth} out
 	build kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'
 	local at=$work/chart-$2
 	mkdir -p "$at/packed" "$dir"
@@ -202,7 +196,6 @@ build_previous() {
 	mkdir -p "$source" "$work/previous" "$out"
 	git archive "$commit" | tar -x -C "$source"
 	stamp="-X github.com/berth-gpu/berth/internal/core/version.number=previous -X github.com/berth-gpu/berth/internal/core/version.commit=$commit"
-	local trimpath=-trimpath
 	build "$source" previous/berth-agent ./cmd/berth-agent -ldflags="$stamp"
 	build "$source" previous/berth-operator ./cmd/berth-operator -ldflags="$stamp"
 	build "$source" previous/berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
@@ -248,18 +241,13 @@ build_driver
 build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
 [ "${1:-}" = sandbox ] || exit 0
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
-# No -trimpath here, and cgo as by default, so that this finds compiled what hyperkube and the tests need too. What is shipped is built
-# with "scheduler".
-trimpath='' build_scheduler
+build_scheduler
 make_images >/dev/null
 
 # The agent with an example vendor, for an end-to-end test.
 build kube berth-agent-stub ./test/berth-agent-stub
 # A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
 CGO_ENABLED=0 build kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
-# No -trimpath here, and cgo as by default: these programs stay on the machine that builds them, and so the linters and
-# the tests, which are built the same way, find most of Kubernetes compiled.
-trimpath=
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'

@@ -6,7 +6,7 @@ say "generated files"
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z | tar --create --null --files-from=- | tar --extract --directory="$copy"
-trim "$copy/hack/generate.sh"
+"$copy/hack/generate.sh"
 stale=()
 while IFS= read -r -d '' file; do
 	cmp --silent "$file" "$copy/$file" || stale+=("$file")

@@ -26,7 +26,7 @@ git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sort | while IFS=: read 
 	if [ "$package" != "$built" ]; then
 		module=.
 		case $file in kube/*) module=kube ;; esac
-		trim go test -C "$module" -c -vet=off -fuzz . -o "$work/fuzz.test" "./$(realpath --relative-to="$module" "$package")"
+		go test -C "$module" -c -vet=off -fuzz . -o "$work/fuzz.test" "./$(realpath --relative-to="$module" "$package")"
 		built=$package
 	fi
 	say "fuzzing $target for $time"

@@ -162,8 +162,8 @@ files_in_memory() {
 	rm -f "$probe"
 }
 
-# trim makes what the packages of the root module compile to independent of the folder that the repository is in: another clone finds it in
-# the build cache. Programs that kube/ shares with Kubernetes are compiled without it, see build.sh.
-trim() { GOFLAGS="$(go env GOFLAGS) -trimpath" "$@"; }
-
+# All that the scripts compile is independent of the folder that the repository is in, so that another clone, the programs, their tests and the
+# linters find it in the build cache; and programs that are shipped name no path of the machine that built them.
+GOFLAGS="$(go env GOFLAGS 2>/dev/null || true) -trimpath"
+export GOFLAGS
 export CGO_CFLAGS="${CGO_CFLAGS:--O2 -g -Wno-deprecated-declarations}"

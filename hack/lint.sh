@@ -11,13 +11,11 @@ unformatted=$(gofmt -l $(git ls-files '*.go' | grep -v zz_generated))
 [ -z "$unformatted" ] || fail "not gofmt'ed: $unformatted (run gofmt -w on them)"
 mkdir -p "$BIN"
 # The same program in each clone and commit: staticcheck keeps its results per program, and takes 10 minutes without them.
-go build -C hack/berthlint -trimpath -buildvcs=false -o "$berthlint" .
+go build -C hack/berthlint -buildvcs=false -o "$berthlint" .
 for module in . kube kube/helm kube/promql hack/berthlint hack/images; do
 	say "vet and berthlint in $module"
 	# The embedded Kubernetes (kube/cmd/hyperkube) is left out: one file, an hour of other people's types.
 	packages=$(go list -C "$module" ./... | grep -v /cmd/hyperkube)
-	trim=
-	[ "$module" != . ] || trim=trim
-	(cd "$module" && $trim go vet $packages && $trim "$berthlint" $packages)
+	(cd "$module" && go vet $packages && "$berthlint" $packages)
 done
 hack/fresh.sh
