@@ -75,7 +75,8 @@ var rules = []rule{
 	{packages: "kube/test/schedulerbench/watchbinds", berth: []string{"kube/test/schedulerbench/load"}, never: []string{"k8s.io/kubernetes/"}},
 	{packages: "kube/test/berth-agent-stub", berth: []string{"internal/hardware", "internal/hardware/stub", "internal/node/agent/command"}, others: none},
 
-	// Every group may import the server.
+	// Every group may import the server, and tests of every group the golden files.
+	{packages: "internal/golden", berth: none, others: []string{"github.com/google/go-cmp/"}},
 	{packages: "internal/httpserver", berth: none, others: []string{"golang.org/x/sys/"}},
 	{packages: "internal/httpserver/tokens", berth: []string{"internal/httpserver"}, never: []string{"os", nvml}},
 
@@ -326,7 +327,7 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 			all = append(all, strings.TrimPrefix(p.PkgPath, berth))
 		}
 	}
-	groups := []string{"internal/core/", "internal/hardware/", "internal/httpserver/", "internal/node/", "internal/cluster/", "internal/cli/"}
+	groups := []string{"internal/core/", "internal/hardware/", "internal/httpserver/", "internal/golden/", "internal/node/", "internal/cluster/", "internal/cli/"}
 	for _, path := range all {
 		if strings.HasPrefix(path, "internal/") && !below(path, groups) {
 			t.Errorf("%s is in no group", path)
@@ -436,7 +437,7 @@ func TestLibrariesOfOneProgram(t *testing.T) {
 func TestProgramsLinkNoStub(t *testing.T) {
 	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...")
 	packages.Visit(loaded, nil, func(p *packages.Package) {
-		for _, banned := range []string{"internal/hardware/stub", "internal/hardware/vendortest", "internal/hardware/nvidiatest", "internal/core/mig/migtest"} {
+		for _, banned := range []string{"internal/hardware/stub", "internal/hardware/vendortest", "internal/hardware/nvidiatest", "internal/core/mig/migtest", "internal/golden"} {
 			if p.PkgPath == berth+banned {
 				t.Errorf("a program links %s", p.PkgPath)
 			}
