@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -63,10 +64,10 @@ func TestExtras(t *testing.T) {
 	}
 	data, err := os.ReadFile(w.Path())
 	m.check(err)
-	golden(t, "extras.json", m.normal(data))
+	compareSpec(t, "extras-spec", "extras-common", m.normal(data))
 	spec, err := ParseSpec(m.normal(data))
 	m.check(err)
-	golden(t, "extras.txt", []byte(spec.Describe()))
+	golden.File(t, "testdata/extras.txt", spec.Describe())
 
 	slices.Reverse(extras.MPS)
 	slices.Reverse(extras.IMEXChannels)

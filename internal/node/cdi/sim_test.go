@@ -11,6 +11,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/google/go-cmp/cmp"
@@ -95,7 +96,7 @@ func TestSimulatedMachines(t *testing.T) {
 			if !s.realNodes() || runtime.GOARCH != "amd64" {
 				t.Log("the bytes are not compared: this machine has other paths, or does not allow creating device nodes")
 			} else {
-				golden(t, "sim-"+name+".json", s.normal(data))
+				compareSpec(t, "sim-"+name, "sim-common", s.normal(data))
 			}
 			if len(w.Problems()) > 0 {
 				t.Errorf("problems: %v", w.Problems())
@@ -197,7 +198,7 @@ func TestSimulatedMIG(t *testing.T) {
 		}
 	}
 	spec.Path = FileName
-	golden(t, "sim-mig.txt", []byte(spec.Describe()))
+	golden.File(t, "testdata/sim-mig.txt", spec.Describe())
 }
 
 // TestEveryProfile checks that the CDI library accepts the spec of every profile, and that no problem is reported.
