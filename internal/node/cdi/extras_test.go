@@ -206,7 +206,7 @@ func TestExtrasOfDriverRoot(t *testing.T) {
 	if i < 0 || spec.Common.Nodes[i].HostPath != "/dev/gdrdrv" {
 		t.Errorf("nodes: %+v", spec.Common.Nodes)
 	}
-	device, _ := spec.Device(MPSName(uuid(0)))
+	device, _ := spec.device(MPSName(uuid(0)))
 	want := []Mount{
 		{one.PipeDir, MPSPipePath(uuid(0)), []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},
 		{one.ShmDir, MPSShmPath, []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},

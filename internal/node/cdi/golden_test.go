@@ -160,7 +160,7 @@ func checkAgainstReader(t *testing.T, dir string, names []string, injected *oci.
 	if err != nil {
 		t.Fatal(err)
 	}
-	edits, err := spec.Injected(names...)
+	edits, err := spec.injected(names...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func TestSimulatedMIG(t *testing.T) {
 	spec, err := ReadSpec(s.dir)
 	s.check(err)
 	for _, name := range []string{"1", string(g.UUID)} {
-		if _, ok := spec.Device(name); ok {
+		if _, ok := spec.device(name); ok {
 			t.Errorf("the partitioned g is device %s", name)
 		}
 	}
@@ -251,7 +251,7 @@ func TestLifeOfAMachine(t *testing.T) {
 	s.sync(w)
 	spec, err := ReadSpec(s.dir)
 	s.check(err)
-	if all, _ := spec.Device(All); slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == "/dev/nvidia5" }) {
+	if all, _ := spec.device(All); slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == "/dev/nvidia5" }) {
 		t.Error("a g that was taken out is in the spec")
 	}
 	s.check(s.hardware.Clear(sim.ClearAll))
