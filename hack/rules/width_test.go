@@ -1,4 +1,4 @@
-package berth_test
+package rules_test
 
 import (
 	"fmt"
@@ -31,26 +31,17 @@ func wideComments(source string) []string {
 
 // TestCommentsWrap: no line of a comment is wider than commentColumns. Generated files are exempt.
 func TestCommentsWrap(t *testing.T) {
-	err := filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (entry.Name() == "bin" || path != "." && strings.HasPrefix(entry.Name(), ".")):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".go" || strings.HasPrefix(entry.Name(), "zz_"):
-			return nil
+	for _, path := range goFiles(t) {
+		if strings.HasPrefix(filepath.Base(path), "zz_") {
+			continue
 		}
 		source, err := os.ReadFile(path)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
 		for _, line := range wideComments(string(source)) {
 			t.Errorf("%s:%s, want at most %d", path, line, commentColumns)
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
