@@ -140,9 +140,25 @@ func load(modules []string) ([]*packages.Package, error) {
 
 // find returns a line for each exported name without a user, and for each exception that has none.
 func find(all []*packages.Package) []string {
-	linked, methods := linkedByPrograms(all), interfaceMethods(all)
-	needed := map[string]bool{} // exceptions
-	used := map[string]bool{}   // by another package
+	s := search{used: usedNames(all), methods: interfaceMethods(all), needed: map[string]bool{}}
+	linked := linkedByPrograms(all)
+	for _, p := range all {
+		if strings.Contains(p.PkgPath, "/internal/") && linked[p.PkgPath] {
+			s.checkPackage(p)
+		}
+	}
+	for exception := range exceptions {
+		if !s.needed[exception] {
+			s.dead = append(s.dead, exception+": the exception is not needed")
+		}
+	}
+	slices.Sort(s.dead)
+	return s.dead
+}
+
+// usedNames returns the names that another package uses.
+func usedNames(all []*packages.Package) map[string]bool {
+	used := map[string]bool{}
 	for _, p := range all {
 		for _, object := range p.TypesInfo.Uses {
 			if object.Pkg() != nil && object.Pkg().Path() != p.PkgPath {
@@ -150,49 +166,50 @@ func find(all []*packages.Package) []string {
 			}
 		}
 	}
-	var dead []string
-	for _, p := range all {
-		if !strings.Contains(p.PkgPath, "/internal/") || !linked[p.PkgPath] {
+	return used
+}
+
+// search looks for exported names without a user.
+type search struct {
+	used    map[string]bool // names
+	methods map[string]bool // of interfaces
+	needed  map[string]bool // exceptions
+	dead    []string
+}
+
+func (s *search) checkPackage(p *packages.Package) {
+	named := signatureTypes(p.Types)
+	for _, title := range p.Types.Scope().Names() {
+		object := p.Types.Scope().Lookup(title)
+		if _, constant := object.(*types.Const); constant || !object.Exported() {
 			continue
 		}
-		named := signatureTypes(p.Types)
-		check := func(object types.Object) {
-			full := strings.TrimPrefix(name(object), berth)
-			if !object.Exported() || used[name(object)] {
-				return
-			}
-			for _, exception := range []string{full, strings.TrimPrefix(p.PkgPath, berth) + "."} {
-				if exceptions[exception] != "" {
-					needed[exception] = true
-					return
-				}
-			}
-			dead = append(dead, fmt.Sprintf("%s: %s", position(p, object.Pos()), full))
+		if !named[object] {
+			s.check(p, object)
 		}
-		for _, title := range p.Types.Scope().Names() {
-			object := p.Types.Scope().Lookup(title)
-			if _, constant := object.(*types.Const); constant || !object.Exported() {
-				continue
-			}
-			if !named[object] {
-				check(object)
-			}
-			if typed, is := object.Type().(*types.Named); is && typed.Obj() == object {
-				for method := range typed.Methods() {
-					if !methods[signature(method)] {
-						check(method)
-					}
+		if typed, is := object.Type().(*types.Named); is && typed.Obj() == object {
+			for method := range typed.Methods() {
+				if !s.methods[signature(method)] {
+					s.check(p, method)
 				}
 			}
 		}
 	}
-	for exception := range exceptions {
-		if !needed[exception] {
-			dead = append(dead, exception+": the exception is not needed")
+}
+
+// check reports an object that is exported and not used, unless it is an exception.
+func (s *search) check(p *packages.Package, object types.Object) {
+	if !object.Exported() || s.used[name(object)] {
+		return
+	}
+	full := strings.TrimPrefix(name(object), berth)
+	for _, exception := range []string{full, strings.TrimPrefix(p.PkgPath, berth) + "."} {
+		if exceptions[exception] != "" {
+			s.needed[exception] = true
+			return
 		}
 	}
-	slices.Sort(dead)
-	return dead
+	s.dead = append(s.dead, fmt.Sprintf("%s: %s", position(p, object.Pos()), full))
 }
 
 // linkedByPrograms returns the packages that a program other than those of kube/test links.
@@ -267,36 +284,11 @@ func signatureTypes(p *types.Package) map[types.Object]bool {
 			return
 		}
 		seen[t] = true
-		switch t := t.(type) {
-		case *types.Named:
-			found[t.Obj()] = true
-			for argument := range t.TypeArgs().Types() {
-				visit(argument)
-			}
-		case *types.Alias:
-			found[t.Obj()] = true
-		case *types.Map:
-			visit(t.Key())
-			visit(t.Elem())
-		case interface{ Elem() types.Type }:
-			visit(t.Elem())
-		case *types.Signature:
-			visit(t.Params())
-			visit(t.Results())
-		case *types.Tuple:
-			for v := range t.Variables() {
-				visit(v.Type())
-			}
-		case *types.Struct:
-			for field := range t.Fields() {
-				if field.Exported() {
-					visit(field.Type())
-				}
-			}
-		case *types.Interface:
-			for method := range t.Methods() {
-				visit(method.Type())
-			}
+		if declared, is := t.(interface{ Obj() *types.TypeName }); is {
+			found[declared.Obj()] = true
+		}
+		for _, part := range parts(t) {
+			visit(part)
 		}
 	}
 	for _, title := range p.Scope().Names() {
@@ -317,6 +309,36 @@ func signatureTypes(p *types.Package) map[types.Object]bool {
 		}
 	}
 	return found
+}
+
+// parts returns the types that a type is made of; a declared one has its type arguments.
+func parts(t types.Type) []types.Type {
+	var list []types.Type
+	switch t := t.(type) {
+	case *types.Named:
+		list = slices.AppendSeq(list, t.TypeArgs().Types())
+	case *types.Map:
+		list = append(list, t.Key(), t.Elem())
+	case interface{ Elem() types.Type }:
+		list = append(list, t.Elem())
+	case *types.Signature:
+		list = append(list, t.Params(), t.Results())
+	case *types.Tuple:
+		for v := range t.Variables() {
+			list = append(list, v.Type())
+		}
+	case *types.Struct:
+		for field := range t.Fields() {
+			if field.Exported() {
+				list = append(list, field.Type())
+			}
+		}
+	case *types.Interface:
+		for method := range t.Methods() {
+			list = append(list, method.Type())
+		}
+	}
+	return list
 }
 
 // name returns the package's path and the name of an object, with the type of a method before it.

@@ -2,6 +2,7 @@ package helm_test
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,10 +65,7 @@ func unified(t *testing.T, before, now string) string {
 // rebuild returns the objects of the rendering of which difference printed the text, by name.
 func rebuild(t *testing.T, text string, bases ...rendering) map[string]string {
 	t.Helper()
-	rebuilt := map[string]string{}
-	for object, content := range bases[0].objects {
-		rebuilt[object] = content
-	}
+	rebuilt := maps.Clone(bases[0].objects)
 	for _, section := range regexp.MustCompile(`(?m)^=== `).Split(text, -1)[1:] {
 		title, lines, _ := strings.Cut(section, "\n")
 		if missing, is := strings.CutPrefix(title, "without "); is {
