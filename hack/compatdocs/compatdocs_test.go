@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -22,13 +21,12 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
-
-var update = flag.Bool("update", false, "write the goldens")
 
 // within bounds each wait for a stand-in.
 const within = time.Minute
@@ -56,16 +54,7 @@ func TestReleases(t *testing.T) {
 			var got strings.Builder
 			fmt.Fprintf(&got, "PodResources Get: %s\n", askedFor(t, r))
 			fmt.Fprintf(&got, "upgrade of an agent: %s\n", upgraded(t, r))
-			golden := filepath.Join("testdata", r.version+".golden")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if diff := cmp.Diff(string(want), got.String()); diff != "" || err != nil {
-				t.Errorf("%v; go test -update writes it (-want +got):\n%s", err, diff)
-			}
+			golden.File(t, filepath.Join("testdata", r.version+".golden"), got.String())
 		})
 	}
 }

@@ -2,18 +2,13 @@ package cli
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/node/hostruntime/hosttest"
 )
-
-var updateHosts = flag.Bool("update-hosts", false, "write the goldens of berth doctor on each distribution")
 
 // TestDoctorOnHosts compares what berth doctor prints on a node of each distribution with testdata/hosts. No agent runs there, and the
 // driver has no GPU.
@@ -31,16 +26,7 @@ func TestDoctorOnHosts(t *testing.T) {
 				t.Errorf("exit code %d, standard error %q; want 1 (there is no agent) and nothing", code, errs.String())
 			}
 			got := strings.ReplaceAll(out.String(), host.Root, "")
-			golden := filepath.Join("testdata", "hosts", name+".golden")
-			if *updateHosts {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if diff := cmp.Diff(string(want), got); diff != "" || err != nil {
-				t.Errorf("%v; go test -run TestDoctorOnHosts -update-hosts writes it (-want +got):\n%s", err, diff)
-			}
+			golden.File(t, filepath.Join("testdata", "hosts", name+".golden"), got)
 		})
 	}
 }

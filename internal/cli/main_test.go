@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/dra/prepared"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -90,7 +91,7 @@ func scriptParams() testscript.Params {
 			"checkpoint": writeCheckpoint, "claimrecord": writeClaimRecord, "podresources": servePodResources, "agent": serveAgent, "api": serveAPI, "environ": writeEnviron,
 			"exits": checkExit,
 		},
-		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
+		UpdateScripts: golden.Update(),
 	}
 }
 

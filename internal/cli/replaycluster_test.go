@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,9 +19,8 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/whatif"
+	"github.com/berth-gpu/berth/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
 
 // dump is a small cluster: MIG, shared GPUs, a node whose agent is down, a GPUNode with a broken topology, one of a newer version.
 const dump = "../cluster/whatif/testdata/small.json"
@@ -54,19 +51,7 @@ func TestReplayClusterGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", "replaycluster", name)
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("(-want +got; go test -update writes it again):\n%s", diff)
-			}
+			golden.File(t, filepath.Join("testdata", "replaycluster", name), got)
 		})
 	}
 }

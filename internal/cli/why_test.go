@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,10 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/golden"
 )
-
-// updateWhy writes the expected output of the situations again.
-var updateWhy = flag.Bool("update-why", false, "write the golden files of testdata/why again")
 
 // situation is a file of testdata/why: the objects of a cluster, and what is asked.
 type situation struct {
@@ -157,26 +154,15 @@ func TestWhySituations(t *testing.T) {
 	for _, path := range situations(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
 			s := readSituation(t, path)
-			got, golden := s.ask(t), strings.TrimSuffix(path, ".yaml")+".golden"
-			if *updateWhy {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("the answer has changed (-want +got; -update-why writes it again):\n%s", diff)
-			}
+			got := s.ask(t)
+			golden.File(t, strings.TrimSuffix(path, ".yaml")+".golden", got)
 			for _, scheduler := range []string{"default-scheduler", "berth-scheduler"} {
 				s := readSituation(t, path)
 				s.change(func(pod map[string]any) {
 					_ = unstructured.SetNestedField(pod, scheduler, "spec", "schedulerName")
 					unstructured.RemoveNestedField(pod, "status", "conditions")
 				})
-				bare, expected := withoutMessage(s.ask(t)), withoutMessage(string(want))
+				bare, expected := withoutMessage(s.ask(t)), withoutMessage(got)
 				if scheduler != "default-scheduler" {
 					expected = strings.ReplaceAll(expected, "the scheduler default-scheduler has", "the scheduler "+scheduler+" has")
 				}

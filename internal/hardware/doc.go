@@ -2,5 +2,5 @@
 // simulator, which replaces the machine that an adapter reads.
 //
 // Packages below it may import internal/core and libraries of their hardware, no Kubernetes, and not one another's
-// vendor; interfaces that internal/node declares are satisfied without importing it. architecture_test.go is the rule.
+// vendor; interfaces that internal/node declares are satisfied without importing it. hack/rules/architecture_test.go is the rule.
 package hardware

@@ -2,5 +2,5 @@
 // the projections (CDI specs, labels, metrics, GPUNode) and the agent that wires them.
 //
 // Packages below it may import api, internal/core, internal/hardware and one another; only the agent and its
-// sub-packages know an adapter, and front ends never import one another. architecture_test.go is the rule.
+// sub-packages know an adapter, and front ends never import one another. hack/rules/architecture_test.go is the rule.
 package node

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -100,57 +101,53 @@ func name(object string) string {
 	return strings.Join(values, " ")
 }
 
-// difference returns the objects that differ from those of the default values, and the names of those that are missing. The
-// renderings of default and everything are kept whole: other tests read the manifests from them.
-func difference(defaults, rendered string) string {
-	var out strings.Builder
-	before, now := objects(defaults), objects(rendered)
-	for _, object := range before {
-		if !slices.ContainsFunc(now, func(o string) bool { return name(o) == name(object) }) {
-			fmt.Fprintf(&out, "# without %s\n", name(object))
-		}
-	}
-	for _, object := range now {
-		if !slices.Contains(before, object) {
-			out.WriteString("---\n" + object)
-		}
-	}
-	return out.String()
-}
-
-// TestRenderings compares the chart with what it rendered when a person last looked: go test . -update.
+// TestRenderings compares the chart with what it rendered when a person last looked: go test . -update. The golden of everything is whole,
+// since other tests read the manifests from it. That of the default values has the difference from it, and the others those from both.
 func TestRenderings(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(golden, "*.values.yaml"))
 	if err != nil || len(files) < 13 {
 		t.Fatalf("values files: %v, %v; want 13", files, err)
 	}
-	defaults, err := template(t, release)
-	if err != nil {
-		t.Fatal(err)
+	whole := func(title string) string {
+		text, err := template(t, release, filepath.Join(golden, title+".values.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
 	}
+	compare := func(t *testing.T, path, got string) {
+		t.Helper()
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(text) {
+			t.Errorf("%s differs from what the chart renders: go test -C kube/helm . -update, and look at the difference", path)
+		}
+	}
+	text := whole("everything")
+	compare(t, filepath.Join(golden, "everything.yaml"), text)
+	everything, defaults := newRendering("everything", text), newRendering("default", whole("default"))
 	for _, file := range files {
 		base := strings.TrimSuffix(filepath.Base(file), ".values.yaml")
+		if base == everything.title {
+			continue
+		}
 		t.Run(base, func(t *testing.T) {
-			got, err := template(t, release, file)
-			if err != nil {
-				t.Fatal(err)
+			r, bases := newRendering(base, whole(base)), []rendering{defaults, everything}
+			if base == defaults.title {
+				bases = []rendering{everything}
 			}
-			if base != "default" && base != "everything" {
-				got = difference(defaults, got)
-			}
-			want := strings.TrimSuffix(file, ".values.yaml") + ".yaml"
-			if *update {
-				if err := os.WriteFile(want, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			text, err := os.ReadFile(want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(text) {
-				t.Errorf("%s differs from what the chart renders: go test -C kube/helm . -update, and look at the difference", want)
+			got := r.difference(t, bases...)
+			compare(t, filepath.Join(golden, base+".diff"), got)
+			if !maps.Equal(rebuild(t, got, bases...), r.objects) || !sameOrder(r, bases[0]) {
+				t.Errorf("the difference and its bases do not have all of the rendering, or its objects have another order")
 			}
 		})
 	}

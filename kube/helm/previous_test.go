@@ -71,7 +71,7 @@ func TestReuseValues(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if differs := difference(want, got); differs != "" {
+			if differs := newRendering(name, got).difference(t, newRendering("wanted", want)); differs != "" {
 				t.Errorf("a value that the last release lacks has another default in a template than in values.yaml:\n%s", differs)
 			}
 		})

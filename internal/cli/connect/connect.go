@@ -144,10 +144,10 @@ func (f *Flags) loader() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &f.overrides)
 }
 
-// ErrNone says that nothing names an API server.
-var ErrNone = errors.New("there is no kubeconfig: not given with --kubeconfig, in KUBECONFIG or in ~/.kube/config")
+// errNone says that nothing names an API server.
+var errNone = errors.New("there is no kubeconfig: not given with --kubeconfig, in KUBECONFIG or in ~/.kube/config")
 
-// Config returns the connection that the flags, the kubeconfig or the pod's service account describe, or ErrNone.
+// Config returns the connection that the flags, the kubeconfig or the pod's service account describe, or errNone.
 func (f *Flags) Config() (*rest.Config, error) {
 	loader := f.loader()
 	raw, err := loader.RawConfig()
@@ -157,7 +157,7 @@ func (f *Flags) Config() (*rest.Config, error) {
 	config, err := loader.ClientConfig()
 	switch {
 	case len(raw.Clusters) == 0 && f.overrides.ClusterInfo.Server == "" && (clientcmd.IsEmptyConfig(err) || errors.Is(err, rest.ErrNotInCluster)):
-		return nil, ErrNone
+		return nil, errNone
 	case err != nil:
 		return nil, err
 	}

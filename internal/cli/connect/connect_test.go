@@ -66,7 +66,7 @@ func TestConfig(t *testing.T) {
 		"a timeout in seconds":      {args: []string{"--request-timeout", "3"}, want: connection{Host: "https://one:6443", Token: "of-ann", Timeout: 3 * time.Second, Namespace: "ml"}},
 		"no timeout":                {args: []string{"--request-timeout", "0"}, want: connection{Host: "https://one:6443", Token: "of-ann", Timeout: -1, Namespace: "ml"}},
 		"a namespace":               {args: []string{"-n", "ns/team"}, want: connection{Host: "https://one:6443", Token: "of-ann", Namespace: "team"}},
-		"nothing":                   {none: true, want: connection{Namespace: "default", Err: ErrNone.Error()}},
+		"nothing":                   {none: true, want: connection{Namespace: "default", Err: errNone.Error()}},
 		"no such context": {args: []string{"--context", "tow"},
 			want: connection{Namespace: "default", Named: []string{"--context tow"}, Err: `context "tow" does not exist`}},
 		"no such file": {args: []string{"--kubeconfig", "/nowhere"},

@@ -270,8 +270,8 @@ func gpuNodeSource(name string) trace.Source {
 	return trace.Source{Kind: trace.GPUNode, Path: v1alpha1.GPUNodeResource + "/" + name}
 }
 
-// AddGPUNode adds what a GPUNode contains about devices and their holders.
-func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
+// addGPUNode adds what a GPUNode contains about devices and their holders.
+func addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 	source := gpuNodeSource(node.Name)
 	e.Read = append(e.Read, source)
 	before := len(e.Devices)

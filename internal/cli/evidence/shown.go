@@ -18,7 +18,7 @@ const hiddenReason = "the reason can name pods that you may not list"
 // the namespaces of one node, and not of the fleet.
 func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode, device gpu.UUID) {
 	if a.Shows == nil {
-		AddGPUNode(e, node)
+		addGPUNode(e, node)
 		return
 	}
 	node = node.DeepCopy()
@@ -51,7 +51,7 @@ func (a API) addGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode, device gpu.UU
 			offer.Draining = hiddenReason
 		}
 	}
-	AddGPUNode(e, node)
+	addGPUNode(e, node)
 	if hides {
 		e.Withheld = append(e.Withheld, gpuNodeSource(node.Name))
 	}

@@ -43,8 +43,8 @@ type Offer struct {
 	NoTable bool
 }
 
-// Formats returns the formats, in the order of the help.
-func (o *Offer) Formats() []string {
+// formats returns the formats, in the order of the help.
+func (o *Offer) formats() []string {
 	return slices.DeleteFunc([]string{Table, Wide, Name, JSON, YAML, JSONPath, GoTemplate, CustomColumns}, func(format string) bool {
 		switch format {
 		case Table:
@@ -62,7 +62,7 @@ func (o *Offer) Formats() []string {
 
 // help lists the formats for a sentence.
 func (o *Offer) help() string {
-	texts := o.Formats()
+	texts := o.formats()
 	for i, format := range texts {
 		switch format {
 		case JSONPath, GoTemplate:
@@ -125,7 +125,7 @@ func (f *Flags) AddTo(set *pflag.FlagSet, offer Offer) {
 	if offer.List != "" && !offer.OwnSort {
 		own.StringVar(&f.sortBy, "sort-by", "", "sort the rows by the field at this JSONPath, such as ."+offer.Field)
 	}
-	usage.SetValues(own.Lookup("output"), completed(offer.Formats())...)
+	usage.SetValues(own.Lookup("output"), completed(offer.formats())...)
 	own.VisitAll(func(flag *pflag.Flag) {
 		set.AddFlag(flag)
 		usage.SetGroup(flag, usage.Output)
@@ -143,13 +143,10 @@ func completed(formats []string) []string {
 	return made
 }
 
-// Formats returns the formats that the command offers.
-func (f *Flags) Formats() []string { return f.offer.Formats() }
-
 // Validate reads the flags. It returns an error for a format that there is not, and for a wrong expression.
 func (f *Flags) Validate() error {
 	format, text, given := strings.Cut(f.output, "=")
-	if !slices.Contains(f.offer.Formats(), format) {
+	if !slices.Contains(f.offer.formats(), format) {
 		return fmt.Errorf("-o %s: want %s", f.output, f.offer.help())
 	}
 	f.format = format
@@ -209,7 +206,7 @@ func (f *Flags) Print(w io.Writer, object any, rows Rows, table func(io.Writer) 
 	}
 	switch f.format {
 	case JSON:
-		return WriteJSON(w, object)
+		return writeJSON(w, object)
 	case YAML:
 		text, err := yaml.Marshal(object)
 		if err != nil {
@@ -231,8 +228,8 @@ func (f *Flags) Print(w io.Writer, object any, rows Rows, table func(io.Writer) 
 	return table(w)
 }
 
-// WriteJSON writes an object as JSON for people and programs.
-func WriteJSON(w io.Writer, object any) error {
+// writeJSON writes an object as JSON for people and programs.
+func writeJSON(w io.Writer, object any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/berth-gpu/berth/internal/cli/usage"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the commands as users type them.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata", UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != ""})
+	testscript.Run(t, testscript.Params{Dir: "testdata", UpdateScripts: golden.Update()})
 }
 
 // TestShowJSON checks that the object is the description, with its version.

@@ -78,14 +78,14 @@ func (l *Layout) line(text *strings.Builder, row []Cell, widths []int, shown []b
 		if column > 0 {
 			column, pending = column+len(gap), pending+len(gap)
 		}
-		cell := Shorten(row[i].Text, widths[i])
+		cell := shorten(row[i].Text, widths[i])
 		blanks := widths[i] - width(cell)
 		if l.Columns[i].Right {
 			column, pending = column+blanks, pending+blanks
 			blanks = 0
 		}
 		if out.Columns > 0 {
-			cell = Shorten(cell, max(0, out.Columns-column))
+			cell = shorten(cell, max(0, out.Columns-column))
 		}
 		if cell != "" {
 			text.WriteString(strings.Repeat(" ", pending) + out.paint(cell, row[i].Colour))
@@ -151,8 +151,8 @@ func (l *Layout) shorten(widths []int, shown []bool, excess int) {
 	}
 }
 
-// Shorten returns text in at most some columns, with … at the end of what was cut.
-func Shorten(text string, columns int) string {
+// shorten returns text in at most some columns, with … at the end of what was cut.
+func shorten(text string, columns int) string {
 	if width(text) <= columns {
 		return text
 	}

@@ -55,7 +55,7 @@ func (o Output) paint(text string, colour Colour) string {
 func (o Output) Line(text string, colour Colour) string {
 	text = Clean(text)
 	if o.Columns > 0 {
-		text = Shorten(text, o.Columns)
+		text = shorten(text, o.Columns)
 	}
 	return o.paint(text, colour)
 }

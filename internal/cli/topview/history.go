@@ -34,7 +34,7 @@ func (h *History) add(nodes []*v1alpha1.GPUSamples, several bool) {
 		}
 		for i := range node.Items {
 			s := &node.Items[i]
-			add(s.UUID, Busy(s))
+			add(s.UUID, busyShare(s))
 			for k := range s.Devices {
 				add(s.Devices[k].UUID, s.Devices[k].Active)
 			}

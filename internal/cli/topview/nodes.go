@@ -85,7 +85,7 @@ func factsOf(node *v1alpha1.GPUSamples) *nodeFacts {
 				add(&n.processes, new(float64(*pod.Processes)))
 			}
 		}
-		if one := Busy(s); one != nil {
+		if one := busyShare(s); one != nil {
 			busy += *one
 			n.measured++
 		}

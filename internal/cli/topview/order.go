@@ -24,7 +24,7 @@ func gpuOrders() map[string]func(a, b *v1alpha1.GPUSample) int {
 		"index":   func(_, _ *v1alpha1.GPUSample) int { return 0 },
 		"health":  func(a, b *v1alpha1.GPUSample) int { return worse(stateOf(a.Health), stateOf(b.Health)) },
 		"held-by": func(a, b *v1alpha1.GPUSample) int { return named(podUse(allPods(a), false), podUse(allPods(b), false)) },
-		"util":    value(Busy),
+		"util":    value(busyShare),
 		"memory":  value(usedOf),
 		"temp":    value(func(s *v1alpha1.GPUSample) *float64 { return s.TemperatureCelsius }),
 		"power":   value(func(s *v1alpha1.GPUSample) *float64 { return s.PowerWatts }),

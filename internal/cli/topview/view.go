@@ -157,7 +157,7 @@ func (v *View) devices(node *v1alpha1.GPUSamples) *term.Layout {
 	for _, s := range v.sortedGPUs(node) {
 		parts := s.Partitioned && len(s.Devices) > 0
 		f := &facts{
-			health: s.Health, holders: podUse(s.Pods, parts), key: s.UUID, busy: Busy(s), held: holds(s.Pods),
+			health: s.Health, holders: podUse(s.Pods, parts), key: s.UUID, busy: busyShare(s), held: holds(s.Pods),
 			memory: memoryUse(s.GPUSampleUse), temp: number(s.TemperatureCelsius, "C"), power: power(s), product: s.Product,
 			wide: v.wide(percent(s.MemoryUtilization), percent(s.Active), percent(s.Tensor), clock(s.SMClockHertz), s.UUID),
 		}
@@ -215,8 +215,8 @@ func index(s *v1alpha1.GPUSample) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %d", s.Vendor, s.Index))
 }
 
-// Busy returns the utilization of a GPU, or its activity where that is not reported.
-func Busy(s *v1alpha1.GPUSample) *float64 {
+// busyShare returns the utilization of a GPU, or its activity where that is not reported.
+func busyShare(s *v1alpha1.GPUSample) *float64 {
 	if s.Utilization == nil {
 		return s.Active
 	}

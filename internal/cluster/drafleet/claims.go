@@ -16,8 +16,8 @@ import (
 // ErrNoClass is wrapped by the error about a DeviceClass that does not exist.
 var ErrNoClass = errors.New("the DeviceClass does not exist")
 
-// Simple returns why a claim is not of the simple form, as an error that wraps firstfit.ErrNotSimple; nil when it is.
-func Simple(claim *resourceapi.ResourceClaim) error {
+// simple returns why a claim is not of the simple form, as an error that wraps firstfit.ErrNotSimple; nil when it is.
+func simple(claim *resourceapi.ResourceClaim) error {
 	why := ""
 	total := int64(0)
 	for i := range claim.Spec.Devices.Requests {
@@ -73,7 +73,7 @@ func (n *Node) Claims(
 ) ([]firstfit.Claim, error) {
 	list := make([]firstfit.Claim, len(claims))
 	for c, claim := range claims {
-		if err := Simple(claim); err != nil {
+		if err := simple(claim); err != nil {
 			return nil, err
 		}
 		for i := range claim.Spec.Devices.Requests {

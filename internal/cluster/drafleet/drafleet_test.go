@@ -72,7 +72,7 @@ func TestSimple(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := Simple(test.claim)
+			err := simple(test.claim)
 			want := "ResourceClaim ml/c: not of the simple form: " + test.want
 			switch {
 			case test.want == "" && err != nil:

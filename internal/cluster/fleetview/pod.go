@@ -23,7 +23,7 @@ const (
 // ProductLabel is the label of a Node that has the model of its GPUs, by which pods select it.
 const ProductLabel = "nvidia.com/gpu.product"
 
-// maxRequests bounds the requests of a pod that are told apart.
+// maxRequests bounds the requests of a pod that are distinguished.
 const maxRequests = 64
 
 // Resources are the names under which devices of the cluster's GPUs are requested.
@@ -161,7 +161,7 @@ func (r Resources) Typical(pods []fleet.Shape, covered float64) fleet.Mix {
 	return mix
 }
 
-// maxModels bounds the models of a pod that are told apart. One that names more accepts all, as far as scores go.
+// maxModels bounds the models of a pod that are distinguished. One that names more accepts all, as far as scores go.
 const maxModels = 64
 
 // models returns the models that the pod accepts by its node selector or its required node affinity; no model stands for all.

@@ -44,8 +44,8 @@ func DefaultLevels() Levels {
 	}
 }
 
-// Resolve returns the label key of a level, which is the value itself when no level has it as its name.
-func (l Levels) Resolve(value string) string {
+// resolve returns the label key of a level, which is the value itself when no level has it as its name.
+func (l Levels) resolve(value string) string {
 	if i := slices.IndexFunc(l, func(level Level) bool { return level.Name == value }); i >= 0 {
 		return l[i].Key
 	}
@@ -190,11 +190,11 @@ func (r *reader) value(name string, same func(string) string) (value, from strin
 
 // level returns the label key that an annotation names, or an empty text.
 func (r *reader) level(name string) string {
-	value, from := r.value(name, r.levels.Resolve)
+	value, from := r.value(name, r.levels.resolve)
 	if from == "" {
 		return ""
 	}
-	resolved := r.levels.Resolve(value)
+	resolved := r.levels.resolve(value)
 	if len(content.IsLabelKey(resolved)) > 0 {
 		r.problem = fmt.Sprintf("annotation %s of %s is %s, which is neither a level (%s) nor a label key: set one of these", name, from, quote(value), r.levels.names())
 		return ""

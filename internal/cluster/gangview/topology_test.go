@@ -187,7 +187,7 @@ func TestDefaultLevels(t *testing.T) {
 		t.Error(diff)
 	}
 	DefaultLevels()[0].Key = "changed"
-	if got := DefaultLevels().Resolve("zone"); got != zone {
+	if got := DefaultLevels().resolve("zone"); got != zone {
 		t.Errorf("a caller changed the defaults: zone is %s", got)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
-// Arrivals returns the pods in the order in which they arrive: the pods of the list, shuffled, and then copies of pods of the
+// arrivalsOf returns the pods in the order in which they arrive: the pods of the list, shuffled, and then copies of pods of the
 // list, drawn with replacement, until the next one would make the sum of the requested GPUs more than inflate times the
 // capacity (in thousandths of a GPU). A list that requests more by itself is not shortened.
 //
 // The random numbers are those of the published simulator, math/rand with the seed.
-func Arrivals(pods []fleet.Shape, capacity int64, inflate float64, seed uint64) []fleet.Shape {
+func arrivalsOf(pods []fleet.Shape, capacity int64, inflate float64, seed uint64) []fleet.Shape {
 	random := rand.New(rand.NewSource(int64(seed)))
 	arrivals := slices.Clone(pods)
 	random.Shuffle(len(arrivals), func(i, j int) { arrivals[i], arrivals[j] = arrivals[j], arrivals[i] })

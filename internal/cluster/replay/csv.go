@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
-// InputError is what is wrong in a file.
-type InputError struct {
+// inputError is what is wrong in a file.
+type inputError struct {
 	File string
 	// Line begins with 1. Column is the name of the column; empty when the whole line is meant.
 	Line          int
@@ -22,7 +22,7 @@ type InputError struct {
 	Want string
 }
 
-func (e *InputError) Error() string {
+func (e *inputError) Error() string {
 	if e.Column == "" {
 		return fmt.Sprintf("%s:%d: %s; want %s", e.File, e.Line, e.Value, e.Want)
 	}
@@ -61,7 +61,7 @@ func ReadNodes(file string, in io.Reader) ([]fleet.Node, error) {
 	case t.err != nil:
 		return nil, t.err
 	case gpus == 0:
-		return nil, &InputError{file, t.line, "gpu", fmt.Sprintf("%d nodes without a GPU", len(nodes)), "at least one GPU"}
+		return nil, &inputError{file, t.line, "gpu", fmt.Sprintf("%d nodes without a GPU", len(nodes)), "at least one GPU"}
 	}
 	return nodes, nil
 }
@@ -92,7 +92,7 @@ func ReadPods(file string, in io.Reader) ([]fleet.Shape, error) {
 	case t.err != nil:
 		return nil, t.err
 	case len(pods) == 0:
-		return nil, &InputError{file, t.line, "", "no pods", "at least one line below the header"}
+		return nil, &inputError{file, t.line, "", "no pods", "at least one line below the header"}
 	}
 	return pods, nil
 }
@@ -113,7 +113,7 @@ func newTable(file string, in io.Reader, want []string) (*table, error) {
 	header, err := t.reader.Read()
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil, &InputError{file, 1, "", "an empty file", "the columns " + strings.Join(want, ",")}
+		return nil, &inputError{file, 1, "", "an empty file", "the columns " + strings.Join(want, ",")}
 	case err != nil:
 		return nil, t.broken(err)
 	}
@@ -123,13 +123,13 @@ func newTable(file string, in io.Reader, want []string) (*table, error) {
 		}
 		name = strings.TrimSpace(name)
 		if _, double := t.columns[name]; double {
-			return nil, &InputError{file, 1, name, "given twice", "each column once"}
+			return nil, &inputError{file, 1, name, "given twice", "each column once"}
 		}
 		t.columns[name] = i
 	}
 	for _, name := range want {
 		if _, ok := t.columns[name]; !ok {
-			return nil, &InputError{file, 1, name, fmt.Sprintf("missing in the header %q", strings.Join(header, ",")), "the columns " + strings.Join(want, ",")}
+			return nil, &inputError{file, 1, name, fmt.Sprintf("missing in the header %q", strings.Join(header, ",")), "the columns " + strings.Join(want, ",")}
 		}
 	}
 	return t, nil
@@ -138,7 +138,7 @@ func newTable(file string, in io.Reader, want []string) (*table, error) {
 // broken describes an error of the CSV format, or of the file.
 func (t *table) broken(err error) error {
 	if parse, ok := errors.AsType[*csv.ParseError](err); ok {
-		return &InputError{t.file, parse.Line, "", parse.Err.Error(), "comma-separated values"}
+		return &inputError{t.file, parse.Line, "", parse.Err.Error(), "comma-separated values"}
 	}
 	return fmt.Errorf("read %s: %w", t.file, err)
 }
@@ -159,7 +159,7 @@ func (t *table) next() bool {
 	t.record = record
 	t.line, _ = t.reader.FieldPos(0)
 	if len(record) != len(t.columns) {
-		t.err = &InputError{t.file, t.line, "", fmt.Sprintf("%d fields", len(record)), fmt.Sprintf("%d, as in the header", len(t.columns))}
+		t.err = &inputError{t.file, t.line, "", fmt.Sprintf("%d fields", len(record)), fmt.Sprintf("%d, as in the header", len(t.columns))}
 		return false
 	}
 	return true
@@ -193,7 +193,7 @@ func (t *table) decimal(column string, most float64) float64 {
 }
 
 func (t *table) wrong(column, want string) error {
-	return &InputError{t.file, t.line, column, strconv.Quote(t.text(column)), want}
+	return &inputError{t.file, t.line, column, strconv.Quote(t.text(column)), want}
 }
 
 // Published are the published results of a policy on a trace: allocated GPUs in per cent of the capacity, over ten seeds.

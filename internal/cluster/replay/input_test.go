@@ -97,7 +97,7 @@ func FuzzLists(f *testing.F) {
 				return // Thousands of arrivals.
 			}
 		}
-		_, err = RunAll(t.Context(), &Trace{nodes, pods}, Options{Policies: Names(), Seeds: []uint64{1}, Inflate: 1.3})
+		_, err = RunAll(t.Context(), &Trace{nodes, pods}, Options{Policies: policyNames(), Seeds: []uint64{1}, Inflate: 1.3})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -129,7 +129,7 @@ func TestRandomPlacements(t *testing.T) {
 
 // TestNodeOrder: the order of the node list changes nothing.
 func TestNodeOrder(t *testing.T) {
-	for _, name := range Names() {
+	for _, name := range policyNames() {
 		var all [][]Sample
 		for _, reverse := range []bool{false, true} {
 			nodes := fiveNodes()
@@ -161,8 +161,8 @@ func TestArrivals(t *testing.T) {
 	}
 	own := sum(pods)
 	for seed := range uint64(50) {
-		got := Arrivals(pods, own, 2.5, seed)
-		if diff := cmp.Diff(got, Arrivals(pods, own, 2.5, seed), sameModels); diff != "" {
+		got := arrivalsOf(pods, own, 2.5, seed)
+		if diff := cmp.Diff(got, arrivalsOf(pods, own, 2.5, seed), sameModels); diff != "" {
 			t.Fatalf("seed %d is not reproducible:\n%s", seed, diff)
 		}
 		counts := map[fleet.Shape]int{}
@@ -180,14 +180,14 @@ func TestArrivals(t *testing.T) {
 		if total, limit := sum(got), own*5/2; total > limit || total < limit-8*fleet.Whole {
 			t.Errorf("seed %d: %d requested; want at most %d, and less by one pod", seed, total, limit)
 		}
-		if slices.Equal(got, Arrivals(pods, own, 2.5, seed+1)) {
+		if slices.Equal(got, arrivalsOf(pods, own, 2.5, seed+1)) {
 			t.Errorf("seeds %d and %d give the same order", seed, seed+1)
 		}
 	}
-	if got := Arrivals(pods, 10, 1.3, 1); len(got) != len(pods) {
+	if got := arrivalsOf(pods, 10, 1.3, 1); len(got) != len(pods) {
 		t.Errorf("%d pods of a list that requests more than the limit; want all %d", len(got), len(pods))
 	}
-	if got := Arrivals([]fleet.Shape{{CPU: 1}}, 10, 1.3, 1); len(got) != 1 {
+	if got := arrivalsOf([]fleet.Shape{{CPU: 1}}, 10, 1.3, 1); len(got) != 1 {
 		t.Errorf("%d pods of a list without GPU; want 1", len(got))
 	}
 }

@@ -21,13 +21,13 @@ const (
 // PolicyRandom is the policy that takes any node on which a pod fits.
 const PolicyRandom = "Random"
 
-// Names returns the names of the policies that are compared on traces: the published baselines, then Berth's default.
-func Names() []string {
+// policyNames returns the names of the policies that are compared on traces: the published baselines, then Berth's default.
+func policyNames() []string {
 	return []string{PolicyRandom, "DotProd", "GpuClustering", "GpuPacking", "BestFit", "FGD", fleet.PolicyPack}
 }
 
 // AllNames returns the names of all policies.
-func AllNames() []string { return append(Names(), fleet.PolicySpread, fleet.PolicyLatency) }
+func AllNames() []string { return append(policyNames(), fleet.PolicySpread, fleet.PolicyLatency) }
 
 // Placed counts a pod for a scorer that considers which pods were placed, as that of GpuClustering does.
 func Placed(scorer fleet.Scorer, op fleet.Op) {
@@ -221,12 +221,12 @@ func (r *random) choose(d *fleet.Decider, s fleet.Shape) (fleet.Op, bool) {
 	return fleet.Op{Node: node, GPUs: gpus, Shape: s}, true
 }
 
-// Canonical returns a policy's name as AllNames has it, and each name once; "all" is those of Names.
+// Canonical returns a policy's name as AllNames has it, and each name once; "all" is those of policyNames.
 func Canonical(names []string) ([]string, error) {
 	var result []string
 	for _, name := range names {
 		if strings.EqualFold(name, "all") {
-			result = append(result, Names()...)
+			result = append(result, policyNames()...)
 			continue
 		}
 		i := slices.IndexFunc(AllNames(), func(known string) bool { return strings.EqualFold(known, name) })

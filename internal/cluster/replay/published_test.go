@@ -66,7 +66,7 @@ func TestPublished(t *testing.T) {
 	published := load(t, "published_allocation_percent.csv", func(n string, f *os.File) ([]Published, error) { return ReadPublished(n, f) })
 	for _, name := range traces {
 		t.Run(name, func(t *testing.T) {
-			options := Options{Policies: Names(), Inflate: 1.3, Parallel: runtime.GOMAXPROCS(0), Now: time.Now}
+			options := Options{Policies: policyNames(), Inflate: 1.3, Parallel: runtime.GOMAXPROCS(0), Now: time.Now}
 			for i := range seeds {
 				options.Seeds = append(options.Seeds, 42+uint64(i))
 			}
@@ -80,7 +80,7 @@ func TestPublished(t *testing.T) {
 			for i, result := range report.Results {
 				at[result.Policy] = result.AllocationPercent
 				t.Logf("%-13s %.2f %.2f, published %.2f %.2f, %d evaluations per pod, %.0f decisions/s", result.Policy, result.AllocationPercent["at100"], result.AllocationPercent["at130"],
-					result.Published["at100"].Mean, result.Published["at130"].Mean, result.Evaluations/uint64(result.Pods), float64(runs[i*seeds].Arrivals)/runs[i*seeds].Elapsed.Seconds())
+					result.Published["at100"].Mean, result.Published["at130"].Mean, result.Evaluations/uint64(result.Pods), float64(runs[i*seeds].arrivalsOf)/runs[i*seeds].Elapsed.Seconds())
 				for key, known := range result.Published {
 					if got := result.AllocationPercent[key]; got < known.Min-slack || got > known.Max+slack {
 						t.Errorf("%s %s: %.2f; want %.2f to %.2f", result.Policy, key, got, known.Min-slack, known.Max+slack)
@@ -126,7 +126,7 @@ func TestRenamed(t *testing.T) {
 		t.Skip("140 runs; set BERTH_SOAK")
 	}
 	trace := openbTrace(t, "default")
-	options := Options{Policies: Names(), Inflate: 1.3, Parallel: runtime.GOMAXPROCS(0)}
+	options := Options{Policies: policyNames(), Inflate: 1.3, Parallel: runtime.GOMAXPROCS(0)}
 	for i := range 10 {
 		options.Seeds = append(options.Seeds, 42+uint64(i))
 	}
@@ -184,7 +184,7 @@ func BenchmarkDecisions(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		decisions += runs[0].Arrivals
+		decisions += runs[0].arrivalsOf
 	}
 	b.ReportMetric(float64(decisions)/b.Elapsed().Seconds(), "decisions/s")
 }

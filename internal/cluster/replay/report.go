@@ -80,7 +80,7 @@ func Key(percent int) string { return fmt.Sprintf("at%d", percent) }
 // NewReport summarises the runs of a trace, which are grouped by policy.
 func NewReport(t *Trace, o Options, runs []Run, published []Published) *Report {
 	report := &Report{
-		APIVersion: APIVersion, Kind: "Replay", Nodes: len(t.Nodes), GPUs: t.Capacity() / fleet.Whole, Pods: len(t.Pods),
+		APIVersion: APIVersion, Kind: "Replay", Nodes: len(t.Nodes), GPUs: t.capacity() / fleet.Whole, Pods: len(t.Pods),
 		Typical: len(fleet.TypicalShapes(t.Pods, TypicalCover)), Inflate: o.Inflate, Results: []Result{},
 	}
 	for group := range slices.Chunk(runs, len(o.Seeds)) {
@@ -111,7 +111,7 @@ func newResult(group []Run, end int) Result {
 	for i := range group {
 		run := &group[i]
 		result.Seeds = append(result.Seeds, run.Seed)
-		result.Pods += run.Arrivals
+		result.Pods += run.arrivalsOf
 		result.Evaluations += run.Stats.Evaluations
 		length = min(length, len(run.Samples))
 		for shape, pods := range run.Unplaced {

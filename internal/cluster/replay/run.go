@@ -19,8 +19,8 @@ type Trace struct {
 	Pods  []fleet.Shape
 }
 
-// Capacity returns the GPUs of all nodes, in thousandths.
-func (t *Trace) Capacity() int64 {
+// capacity returns the GPUs of all nodes, in thousandths.
+func (t *Trace) capacity() int64 {
 	sum := int64(0)
 	for i := range t.Nodes {
 		sum += int64(len(t.Nodes[i].GPUs)) * fleet.Whole
@@ -47,8 +47,8 @@ type Run struct {
 	// Unplaced counts the pods that fitted nowhere.
 	Unplaced map[fleet.Shape]int
 	// Arrivals is the number of pods.
-	Arrivals int
-	Stats    fleet.Stats
+	arrivalsOf int
+	Stats      fleet.Stats
 	// Elapsed is how long the decisions took, without the making of arrivals; 0 without a clock.
 	Elapsed time.Duration
 }
@@ -127,7 +127,7 @@ func newState(t *Trace, mix fleet.Mix, name string, seed uint64) (*state, error)
 	}
 	s := &state{
 		fleet: f, decider: fleet.NewDecider(f, policy), measure: measure, loss: make([]int64, f.Len()), placed: func(fleet.Op) {},
-		capacity: t.Capacity(), run: Run{Policy: policy.Name(), Seed: seed, Unplaced: map[fleet.Shape]int{}},
+		capacity: t.capacity(), run: Run{Policy: policy.Name(), Seed: seed, Unplaced: map[fleet.Shape]int{}},
 	}
 	s.choose = s.decider.Best
 	if own, ok := policy.(chooser); ok {
@@ -148,8 +148,8 @@ func replay(ctx context.Context, t *Trace, mix fleet.Mix, name string, seed uint
 	if err != nil {
 		return Run{}, err
 	}
-	arrivals := Arrivals(t.Pods, s.capacity, o.Inflate, seed)
-	s.run.Arrivals = len(arrivals)
+	arrivals := arrivalsOf(t.Pods, s.capacity, o.Inflate, seed)
+	s.run.arrivalsOf = len(arrivals)
 	now := o.Now
 	if now == nil {
 		now = func() time.Time { return time.Time{} }

@@ -46,8 +46,8 @@ func ParseAdd(text string) (Add, error) {
 // empty tells whether nothing changes.
 func (ch *Changes) empty() bool { return len(ch.Remove)+len(ch.Add)+len(ch.Layouts) == 0 }
 
-// Texts are the changes in words.
-func (ch *Changes) Texts() []string {
+// texts are the changes in words.
+func (ch *Changes) texts() []string {
 	texts := []string{}
 	for _, name := range ch.Remove {
 		texts = append(texts, "without the node "+name)

@@ -120,7 +120,7 @@ func Ask(ctx context.Context, objects *Objects, o Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	report := &Report{APIVersion: replay.APIVersion, Kind: Kind, Seed: o.Seed, Scale: o.Scale, Changes: o.Changes.Texts(), WhatIf: []State{}}
+	report := &Report{APIVersion: replay.APIVersion, Kind: Kind, Seed: o.Seed, Scale: o.Scale, Changes: o.Changes.texts(), WhatIf: []State{}}
 	report.Now = is.stateNow()
 	pods := changed.scaled(o.Scale, o.Seed)
 	report.Pods = is.counts(len(pods) - len(changed.pods))

@@ -26,8 +26,8 @@ type Workload struct {
 	Refusals []string
 }
 
-// Title is its kind and name.
-func (w *Workload) Title() string { return fmt.Sprintf("%s %s/%s", w.Kind, w.Namespace, w.Name) }
+// title is its kind and name.
+func (w *Workload) title() string { return fmt.Sprintf("%s %s/%s", w.Kind, w.Namespace, w.Name) }
 
 // Waiting returns the first pod of a workload that waits for a node, or nil, and how many pods of it are on nodes.
 func (w *Workload) Waiting(pods []corev1.Pod) (first *corev1.Pod, bound int) {
@@ -82,7 +82,7 @@ func (w *Workload) Absent(quotas []corev1.ResourceQuota, bound int) why.Stop {
 	text := strings.Join(notes, " ")
 	switch {
 	case w.Suspended:
-		stop := why.Stop{Code: why.Suspended, Names: []string{w.Title()}}
+		stop := why.Stop{Code: why.Suspended, Names: []string{w.title()}}
 		if w.Queue != "" {
 			stop.Text = "Kueue admits it through the queue " + w.Queue + "."
 			return stop
@@ -90,11 +90,11 @@ func (w *Workload) Absent(quotas []corev1.ResourceQuota, bound int) why.Stop {
 		stop.Names = append(stop.Names, fmt.Sprintf(`kubectl patch %s -n %s %s --type=merge -p '{"spec":{"suspend":false}}'`, strings.ToLower(w.Kind), w.Namespace, w.Name))
 		return stop
 	case len(exceeded) > 0:
-		return why.Stop{Code: why.QuotaFull, Names: []string{w.Title()}, Quotas: exceeded, Text: text}
+		return why.Stop{Code: why.QuotaFull, Names: []string{w.title()}, Quotas: exceeded, Text: text}
 	}
 	for _, message := range w.Refusals {
 		if strings.Contains(message, "exceeded quota") {
-			return why.Stop{Code: why.QuotaFull, Names: []string{w.Title()}, Text: "The API server says: " + message}
+			return why.Stop{Code: why.QuotaFull, Names: []string{w.title()}, Text: "The API server says: " + message}
 		}
 	}
 	switch {
@@ -103,7 +103,7 @@ func (w *Workload) Absent(quotas []corev1.ResourceQuota, bound int) why.Stop {
 	case len(w.Refusals) > 0:
 		text = "The API server says: " + w.Refusals[0]
 	}
-	return why.Stop{Code: why.NoPods, Names: []string{w.Title()}, Text: text}
+	return why.Stop{Code: why.NoPods, Names: []string{w.title()}, Text: text}
 }
 
 // quotas returns the limits that a pod of the workload would exceed now.

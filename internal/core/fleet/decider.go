@@ -184,32 +184,3 @@ func (n *Node) Pieces(s Shape) []Shape {
 	}
 	return pieces
 }
-
-// Plan says where pods would go if others were gone, all or none, and changes nothing. Of pods that do not all fit, the result is the
-// operations of those before the first that does not, which the explanation is about. The error is that of a pod that is not there to
-// go.
-func (d *Decider) Plan(gone []Op, pods []Shape) ([]Op, *Explanation, error) {
-	mark := d.fleet.Checkpoint()
-	defer d.fleet.Rollback(mark)
-	for _, op := range gone {
-		if err := d.fleet.Remove(op); err != nil {
-			return nil, nil, err
-		}
-	}
-	var placements []Op
-	for _, pod := range pods {
-		op, ok := d.Best(pod)
-		if !ok {
-			why := d.fleet.Explain(pod)
-			return placements, &why, nil
-		}
-		ops, _, _ := d.Together(op.Node, []Shape{pod})
-		for _, op := range ops {
-			if err := d.fleet.Place(op); err != nil {
-				return placements, nil, err
-			}
-		}
-		placements = append(placements, ops...)
-	}
-	return placements, nil, nil
-}

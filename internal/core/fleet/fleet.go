@@ -24,7 +24,6 @@ type Fleet struct {
 	nodes       []Node
 	generations []uint64 // of the nodes, one after another, for the Decider
 	byName      map[string]int
-	capacity    Totals
 	free        Totals // of GPUs what is free on usable ones
 	counter     uint64
 	log         []entry
@@ -37,8 +36,6 @@ type entry struct {
 	generation uint64
 	kind       kind
 	op         Op
-	gpu        int
-	state      State
 	old        *Node
 }
 
@@ -47,7 +44,6 @@ type kind uint8
 const (
 	placed kind = iota
 	removed
-	stateSet
 	overridden
 )
 
@@ -107,9 +103,6 @@ func (f *Fleet) Find(name string) (int, bool) {
 	return i, ok
 }
 
-// Capacity returns what the nodes have in all; GPUs count whatever their state.
-func (f *Fleet) Capacity() Totals { return f.capacity }
-
 // Free returns what no pod has; of GPUs what is free on usable ones.
 func (f *Fleet) Free() Totals { return f.free }
 
@@ -151,16 +144,6 @@ func (f *Fleet) Remove(op Op) error {
 	return nil
 }
 
-// SetState says whether a GPU can be given to new pods.
-func (f *Fleet) SetState(node, gpu int, state State) error {
-	if node < 0 || node >= len(f.nodes) || gpu < 0 || gpu >= len(f.nodes[node].GPUs) || state > Gone {
-		return fmt.Errorf("set the state of GPU %d of node %d to %v: no such node, GPU or state", gpu, node, state)
-	}
-	f.record(entry{node: node, kind: stateSet, gpu: gpu, state: f.nodes[node].GPUs[gpu].State})
-	f.setState(node, gpu, state)
-	return nil
-}
-
 // Replace sets what is known of a node: its capacity, what is free, its GPUs. It ends what the log knows of the node: no checkpoint
 // may be open.
 func (f *Fleet) Replace(i int, n Node) error {
@@ -198,11 +181,6 @@ func (f *Fleet) swap(n Node) {
 
 // count adds a node, times sign, to the totals.
 func (f *Fleet) count(n *Node, sign int64) {
-	f.capacity.CPU += sign * n.CPU
-	f.capacity.Memory += sign * n.Memory
-	for i := range n.GPUs {
-		f.capacity.GPU += sign * int64(n.GPUs[i].Total())
-	}
 	f.free.CPU += sign * n.FreeCPU
 	f.free.Memory += sign * n.FreeMemory
 	f.free.GPU += sign * n.Idle()
@@ -278,13 +256,6 @@ func (n *Node) addTraffic(physical uint8, traffic Traffic, pods int16) {
 	}
 }
 
-func (f *Fleet) setState(node, gpu int, state State) {
-	n := &f.nodes[node]
-	f.free.GPU -= n.Idle()
-	n.GPUs[gpu].State = state
-	f.free.GPU += n.Idle()
-}
-
 // Mark is a point in the log of operations.
 type Mark struct{ position, depth int }
 
@@ -305,8 +276,6 @@ func (f *Fleet) Rollback(m Mark) {
 			f.apply(e.op, 1)
 		case removed:
 			f.apply(e.op, -1)
-		case stateSet:
-			f.setState(e.node, e.gpu, e.state)
 		case overridden:
 			f.swap(*e.old)
 		}

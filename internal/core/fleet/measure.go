@@ -16,7 +16,7 @@ type Measure struct {
 	// perCPU and perMemory are how many thousandths of a GPU one thousandth of a core, or one MiB, serves if the rest of a node
 	// is filled with the mean of the mix, times 2^32. 0 means that the mix does not need the resource.
 	perCPU, perMemory uint64
-	// steps are the losses at which Step grows by one.
+	// steps are the losses at which step grows by one.
 	steps [99]int64
 }
 
@@ -68,9 +68,9 @@ func rate(gpu, resource float64) uint64 {
 // Unit is what losses are multiplied by: the weight of the mix.
 func (m *Measure) Unit() int64 { return m.unit }
 
-// Step maps how much a loss falls to 0..99: floor(100 x sigmoid(fall/1000)), for a fall in thousandths of a GPU times Unit. No
+// step maps how much a loss falls to 0..99: floor(100 x sigmoid(fall/1000)), for a fall in thousandths of a GPU times Unit. No
 // change is 50.
-func (m *Measure) Step(fall int64) int32 {
+func (m *Measure) step(fall int64) int32 {
 	low, high := 0, len(m.steps)
 	for low < high {
 		if middle := (low + high) / 2; m.steps[middle] <= fall {

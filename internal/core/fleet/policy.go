@@ -46,7 +46,7 @@ func NewPolicy(name string, m *Measure) (Policy, error) {
 	case PolicySpread:
 		return Spread(), nil
 	case PolicyLatency:
-		return Latency(m), nil
+		return latency(m), nil
 	}
 	return nil, fmt.Errorf("unknown policy %q; want one of %v", name, PolicyNames())
 }
@@ -62,8 +62,8 @@ type gradient struct {
 // Pack is Berth's policy: it places a pod where fragmentation and stranding together grow least.
 func Pack(m *Measure) Policy { return gradient{PolicyPack, m, true, linkRank} }
 
-// Latency places a pod where its GPUs have the fastest links, and then as Pack does.
-func Latency(m *Measure) Policy { return gradient{PolicyLatency, m, true, linkSpeed} }
+// latency places a pod where its GPUs have the fastest links, and then as Pack does.
+func latency(m *Measure) Policy { return gradient{PolicyLatency, m, true, linkSpeed} }
 
 // FragmentationGradient is the policy that considers fragmentation alone: FGD of "Beware of Fragmentation" (USENIX ATC 2023).
 // It is here only since its formula is part of Pack's; no program decides by it.
@@ -115,12 +115,12 @@ func (g *gradientScorer) Score(n *Node, s *Shape) (Score, GPUSet) {
 		return g.scoreShare(n, s, before)
 	}
 	c := Choose(n, s)
-	return compose(&c, g.links(n, s, &c), g.measure.Step(before.loss-g.after(before.mix, n, s, c.GPUs))), c.GPUs
+	return compose(&c, g.links(n, s, &c), g.measure.step(before.loss-g.after(before.mix, n, s, c.GPUs))), c.GPUs
 }
 
 // Judge is Score for GPUs that something else has chosen.
 func (g *gradientScorer) Judge(n *Node, s *Shape, c *Choice) Score {
-	return compose(c, g.links(n, s, c), g.measure.Step(g.lossOf(n, &Shape{}, 0)-g.lossOf(n, s, c.GPUs)))
+	return compose(c, g.links(n, s, c), g.measure.step(g.lossOf(n, &Shape{}, 0)-g.lossOf(n, s, c.GPUs)))
 }
 
 // scoreShare chooses the GPU for a share by the loss.
@@ -131,7 +131,7 @@ func (g *gradientScorer) scoreShare(n *Node, s *Shape, before *nodeLoss) (Score,
 		if !gpu.State.allocatable() || gpu.Resource != "" || gpu.Free < s.Share || g.seen(n, i) || chosen >= 0 && gpu.State > n.GPUs[chosen].State {
 			continue
 		}
-		step := g.measure.Step(before.loss - g.after(before.mix, n, s, GPUSet(0).With(i)))
+		step := g.measure.step(before.loss - g.after(before.mix, n, s, GPUSet(0).With(i)))
 		if step > best || gpu.State < n.GPUs[chosen].State {
 			best, chosen = step, i
 		}

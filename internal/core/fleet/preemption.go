@@ -75,10 +75,10 @@ type Plan struct {
 	Score Score
 }
 
-// Compare returns a negative number when p is the better plan, in this order: fewer violations of budgets, a lower highest priority,
+// compare returns a negative number when p is the better plan, in this order: fewer violations of budgets, a lower highest priority,
 // fewer pods, better GPUs (health, contention, links, as Score has them), a lower sum of priorities, a later start of the victims with
 // the highest priority, less important victims by their order.
-func (p *Plan) Compare(other *Plan) int {
+func (p *Plan) compare(other *Plan) int {
 	return cmp.Or(p.compareEnded(other), cmp.Compare(other.Score, p.Score), cmp.Compare(p.PrioritySum, other.PrioritySum),
 		cmp.Compare(other.Started, p.Started), slices.Compare(other.Victims, p.Victims))
 }

@@ -248,7 +248,7 @@ func brute(p *Preemption) (best Plan, found bool) {
 		if len(plan.Victims) == 0 {
 			return Plan{}, false
 		}
-		if !found || plan.Compare(&best) < 0 {
+		if !found || plan.compare(&best) < 0 {
 			best, found = plan, true
 		}
 	}
@@ -333,7 +333,7 @@ func TestPlansTwin(t *testing.T) {
 			if same, ok := p.Evaluate(plans[i].Victims); !ok || !gocmp.Equal(same, plans[i]) {
 				t.Fatalf("Evaluate: %+v, %v; want %+v", same, ok, plans[i])
 			}
-			if i > 0 && plans[i-1].Compare(&plans[i]) >= 0 {
+			if i > 0 && plans[i-1].compare(&plans[i]) >= 0 {
 				t.Fatalf("plans out of order: %+v", plans)
 			}
 		}

@@ -153,7 +153,7 @@ func (t *trial) atMost(victim int, s *Shape) int64 {
 }
 
 func (s *search) keep(plan Plan) {
-	at, _ := slices.BinarySearchFunc(s.plans, plan, func(a, b Plan) int { return a.Compare(&b) })
+	at, _ := slices.BinarySearchFunc(s.plans, plan, func(a, b Plan) int { return a.compare(&b) })
 	s.plans = slices.Insert(s.plans, at, plan)
 	if len(s.plans) > s.most {
 		s.plans = s.plans[:s.most]

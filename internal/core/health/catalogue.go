@@ -35,8 +35,8 @@ const (
 // Classes returns all classes, mildest first.
 func Classes() []Class { return []Class{Ignore, Degrade, RestartApp, Drain, Inspect, Reset, Reboot} }
 
-// State returns the verdict on a device that has a fault of the class.
-func (c Class) State() gpu.State {
+// state returns the verdict on a device that has a fault of the class.
+func (c Class) state() gpu.State {
 	switch c {
 	case Ignore:
 		return gpu.Healthy

@@ -83,5 +83,5 @@ func (r *Record) state(class Class) gpu.State {
 			return gpu.Draining
 		}
 	}
-	return class.State()
+	return class.state()
 }

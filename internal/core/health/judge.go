@@ -50,12 +50,6 @@ type Input struct {
 	Rules Rules
 }
 
-// Judge returns the verdict on a whole GPU, for callers that keep no record.
-func Judge(in Input) gpu.Health {
-	record := Update(in)
-	return record.Whole(in.Rules)
-}
-
 // Update returns the record with what is new. The verdicts are those of the returned record.
 //
 //   - A level cause, such as GPU_LOST or ECC_DOUBLE_BIT, stands while scans find it and is cleared by the first scan that does

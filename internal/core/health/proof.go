@@ -99,7 +99,7 @@ func (r *Record) unsure() bool {
 // blocked reports whether a level cause prevents the allocation of the GPU.
 func (r *Record) blocked(rules *Rules) bool {
 	return r.Gone || slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool {
-		return !(gpu.Health{State: r.fact(rules, level.Code).Class.State()}).OK()
+		return !(gpu.Health{State: r.fact(rules, level.Code).Class.state()}).OK()
 	})
 }
 

@@ -161,7 +161,7 @@ func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
 			continue
 		}
 		level.Recover = cmp.Or(level.Recover, fact.Recover)
-		add(level, fact.Class.State())
+		add(level, fact.Class.state())
 	}
 	slices.SortFunc(out.Causes, CompareCauses)
 	if r.Gone {

@@ -30,7 +30,7 @@ const (
 )
 
 // Clean makes a label's value of a name that hardware reports: it drops characters that no label may have, turns blanks into
-// dashes, and begins and ends with a letter or digit. It does not limit the length; Fit and Short do.
+// dashes, and begins and ends with a letter or digit. It does not limit the length; fit and Short do.
 func Clean(text string) string {
 	var out strings.Builder
 	blank := false
@@ -49,8 +49,8 @@ func Clean(text string) string {
 	return strings.TrimFunc(out.String(), isNotAlphanumeric)
 }
 
-// Fit cuts a clean text to a length.
-func Fit(text string, length int) string {
+// fit cuts a clean text to a length.
+func fit(text string, length int) string {
 	if len(text) <= length {
 		return text
 	}
@@ -58,22 +58,22 @@ func Fit(text string, length int) string {
 }
 
 // Value returns a text as a label's value: clean, and not too long.
-func Value(text string) string { return Fit(Clean(text), MaxName) }
+func Value(text string) string { return fit(Clean(text), MaxName) }
 
-// Short is Fit for keys: two names that differ stay different.
+// Short is fit for keys: two names that differ stay different.
 func Short(text string, length int) string {
 	if len(text) <= length {
 		return text
 	}
 	digest := fnv.New32a()
 	_, _ = digest.Write([]byte(text))
-	return fmt.Sprintf("%s-%08x", Fit(text, length-hashLength), digest.Sum32())
+	return fmt.Sprintf("%s-%08x", fit(text, length-hashLength), digest.Sum32())
 }
 
 // Suffixed joins a clean text and a suffix. Where both together are too long, the text is cut.
 func Suffixed(text, suffix string) string {
-	suffix = Fit(suffix, MaxName-1)
-	return Fit(Fit(text, MaxName-len(suffix))+suffix, MaxName)
+	suffix = fit(suffix, MaxName-1)
+	return fit(fit(text, MaxName-len(suffix))+suffix, MaxName)
 }
 
 func isAlphanumeric(r rune) bool {

@@ -197,7 +197,7 @@ func TestImproveEndsAtABest(t *testing.T) {
 		for leave := range (got &^ must).Positions() {
 			for enter := range (node.All() &^ got).Positions() {
 				other := got&^(1<<leave) | 1<<enter
-				order := node.Score(other).Compare(node.Score(got))
+				order := compareScore(node.Score(other), node.Score(got))
 				if order == 0 {
 					order = comparePacking(node.Packing(node.All()&^other), node.Packing(node.All()&^got))
 				}
@@ -483,4 +483,9 @@ func TestSet(t *testing.T) {
 			}
 		})
 	}
+}
+
+// compareScore returns a positive number when a is the better score, and a negative one when b is.
+func compareScore(a, b Score) int {
+	return slices.Compare([]int{int(a.Bottleneck), a.NVLinks, a.PCIe, -a.NUMANodes}, []int{int(b.Bottleneck), b.NVLinks, b.PCIe, -b.NUMANodes})
 }

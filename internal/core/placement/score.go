@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -67,28 +66,12 @@ type Score struct {
 	NUMANodes int
 }
 
-// Compare returns a positive number when s is the better score, and a negative one when other is.
-func (s Score) Compare(other Score) int {
-	return cmp.Or(
-		cmp.Compare(s.Bottleneck, other.Bottleneck),
-		cmp.Compare(s.NVLinks, other.NVLinks),
-		cmp.Compare(s.PCIe, other.PCIe),
-		cmp.Compare(other.NUMANodes, s.NUMANodes),
-	)
-}
-
 func (s Score) String() string {
 	return fmt.Sprintf("bottleneck %s, NVLinks %d, PCIe %d, NUMA nodes %d", s.Bottleneck, s.NVLinks, s.PCIe, s.NUMANodes)
 }
 
 // Packing is how many disjoint fully linked sets a set contains, counted independently for each size.
 type Packing struct{ Eights, Fours, Twos int }
-
-// Compare returns a positive number when p is the better remainder by criterion 4 of the package comment, and a negative one when other
-// is.
-func (p Packing) Compare(other Packing) int {
-	return cmp.Or(cmp.Compare(p.Eights, other.Eights), cmp.Compare(p.Fours, other.Fours), cmp.Compare(p.Twos, other.Twos))
-}
 
 func (p Packing) String() string {
 	return fmt.Sprintf("8s:%d 4s:%d 2s:%d", p.Eights, p.Fours, p.Twos)

@@ -50,8 +50,8 @@ type Source struct {
 	Field string
 }
 
-// CompareSources orders sources in the order of a request, then by path.
-func CompareSources(a, b Source) int {
+// compareSources orders sources in the order of a request, then by path.
+func compareSources(a, b Source) int {
 	if c := a.Kind.rank() - b.Kind.rank(); c != 0 {
 		return c
 	}
@@ -65,7 +65,7 @@ func CompareSources(a, b Source) int {
 }
 
 func sortSources(sources []Source) []Source {
-	slices.SortFunc(sources, CompareSources)
+	slices.SortFunc(sources, compareSources)
 	return slices.Compact(sources)
 }
 
@@ -122,10 +122,9 @@ type Role string
 
 // The roles. A sidecar is an init container with restart policy Always.
 const (
-	RoleInit      Role = "init"
-	RoleSidecar   Role = "sidecar"
-	RoleApp       Role = "app"
-	RoleEphemeral Role = "ephemeral"
+	RoleInit    Role = "init"
+	RoleSidecar Role = "sidecar"
+	RoleApp     Role = "app"
 )
 
 // The states of a container.

@@ -176,7 +176,7 @@ func canonicalList[T any](list []T, source func(T) Source) []T {
 		items[i] = keyed{fmt.Sprintf("%#v", item), item}
 	}
 	slices.SortFunc(items, func(a, b keyed) int {
-		if c := CompareSources(source(a.item), source(b.item)); c != 0 {
+		if c := compareSources(source(a.item), source(b.item)); c != 0 {
 			return c
 		}
 		return strings.Compare(a.key, b.key)
@@ -267,7 +267,7 @@ func (j *joiner) pod(state *podState) Pod {
 		j.disagree(Disagreement{Code: NodeDiffers, Pod: state.ref, Statements: hosts})
 	}
 	slices.SortStableFunc(state.waits, func(a, b WaitFact) int {
-		return cmp.Or(CompareSources(a.Source, b.Source), cmp.Compare(a.Order, b.Order))
+		return cmp.Or(compareSources(a.Source, b.Source), cmp.Compare(a.Order, b.Order))
 	})
 	for _, wait := range state.waits {
 		pod.Waiting = addFact(pod.Waiting, wait.Name, wait.Text, wait.Source)

@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Entry is a container's devices of one resource, which the checkpoint (by UID) and PodResources (by name) both list.
-type Entry struct {
+// containerDevices is a container's devices of one resource, which the checkpoint (by UID) and PodResources (by name) both list.
+type containerDevices struct {
 	Pod       Ref
 	Container string
 	Resource  string
 	IDs       []string
 }
 
-func (e Entry) key() string {
+func (e containerDevices) key() string {
 	ids := slices.Clone(e.IDs)
 	slices.Sort(ids)
 	return e.Container + "\x00" + e.Resource + "\x00" + strings.Join(slices.Compact(ids), "\x00")
 }
 
-// NamesByDevices finds the names of pods that are known only by UID, by their devices: the kubelet assigns a device to
+// namesByDevices finds the names of pods that are known only by UID, by their devices: the kubelet assigns a device to
 // one container at a time, so container, resource and device IDs together identify the pod. If more than one name
 // matches a UID, or more than one UID a name, no name is assigned.
-func NamesByDevices(byUID, byName []Entry) map[string]Ref {
+func namesByDevices(byUID, byName []containerDevices) map[string]Ref {
 	names := map[string][]Ref{}
 	for _, entry := range byName {
 		if entry.Pod.named() && len(entry.IDs) > 0 {
@@ -112,24 +112,24 @@ func newDirectory(evidence *Evidence, j *joiner) *directory {
 }
 
 // nameUnnamed assigns names to UIDs that have none yet.
-func (d *directory) nameUnnamed(byUID, byName []Entry) {
-	var unnamed []Entry
+func (d *directory) nameUnnamed(byUID, byName []containerDevices) {
+	var unnamed []containerDevices
 	for _, entry := range byUID {
 		if !d.byUID[entry.Pod.UID].named() {
 			unnamed = append(unnamed, entry)
 		}
 	}
-	maps.Copy(d.byUID, NamesByDevices(unnamed, byName))
+	maps.Copy(d.byUID, namesByDevices(unnamed, byName))
 }
 
 // containerEntries returns the devices of running containers, without a resource: they identify a pod while the
 // checkpoint cannot be read.
-func (j *joiner) containerEntries() []Entry {
-	var list []Entry
+func (j *joiner) containerEntries() []containerDevices {
+	var list []containerDevices
 	for _, fact := range j.evidence.Containers {
 		for _, said := range j.containerStatements(fact, nil, false) {
 			if !said.vague && len(said.set) > 0 {
-				list = append(list, Entry{Pod: fact.Pod, Container: fact.Container, IDs: texts(said.set)})
+				list = append(list, containerDevices{Pod: fact.Pod, Container: fact.Container, IDs: texts(said.set)})
 				break
 			}
 		}
@@ -138,16 +138,16 @@ func (j *joiner) containerEntries() []Entry {
 }
 
 // physical converts entries to GPUs, without a resource, one entry per container.
-func (j *joiner) physical(entries []Entry) []Entry {
-	var list []Entry
+func (j *joiner) physical(entries []containerDevices) []containerDevices {
+	var list []containerDevices
 	for _, entry := range entries {
 		if !j.catalogue.isGPU(entry.Resource, entry.IDs) {
 			continue
 		}
 		ids := texts(j.statementOf(Source{}, entry.Resource, j.vendors.ofResource(entry.Resource), entry.IDs).set)
-		i := slices.IndexFunc(list, func(e Entry) bool { return e.Pod == entry.Pod && e.Container == entry.Container })
+		i := slices.IndexFunc(list, func(e containerDevices) bool { return e.Pod == entry.Pod && e.Container == entry.Container })
 		if i < 0 {
-			list = append(list, Entry{Pod: entry.Pod, Container: entry.Container, IDs: ids})
+			list = append(list, containerDevices{Pod: entry.Pod, Container: entry.Container, IDs: ids})
 			continue
 		}
 		list[i].IDs = append(list[i].IDs, ids...)
@@ -157,7 +157,7 @@ func (j *joiner) physical(entries []Entry) []Entry {
 
 // matchRecreated distinguishes pods of one name by their devices: the checkpoint keeps the UID of a deleted pod for a
 // while after a new pod of the same name was created.
-func (d *directory) matchRecreated(byUID, byName []Entry) {
+func (d *directory) matchRecreated(byUID, byName []containerDevices) {
 	holders := map[string][]string{}
 	for _, entry := range byUID {
 		holders[entry.key()] = append(holders[entry.key()], entry.Pod.UID)
@@ -230,9 +230,9 @@ func allRefs(evidence *Evidence) []Ref {
 	return refs
 }
 
-func entries(evidence *Evidence) (byUID, byName []Entry) {
+func entries(evidence *Evidence) (byUID, byName []containerDevices) {
 	for _, fact := range evidence.Assignments {
-		entry := Entry{Pod: fact.Pod, Container: fact.Container, Resource: fact.Resource, IDs: fact.IDs}
+		entry := containerDevices{Pod: fact.Pod, Container: fact.Container, Resource: fact.Resource, IDs: fact.IDs}
 		switch {
 		case fact.Source.Kind == Checkpoint, fact.Source.Kind == Ledger:
 			byUID = append(byUID, entry)

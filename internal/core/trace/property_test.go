@@ -178,49 +178,49 @@ func TestTwin(t *testing.T) {
 }
 
 func TestNamesByDevices(t *testing.T) {
-	entry := func(pod Ref, container string, ids ...string) Entry {
-		return Entry{Pod: pod, Container: container, Resource: "nvidia.com/gpu", IDs: ids}
+	entry := func(pod Ref, container string, ids ...string) containerDevices {
+		return containerDevices{Pod: pod, Container: container, Resource: "nvidia.com/gpu", IDs: ids}
 	}
 	uid := func(uid string) Ref { return Ref{UID: uid} }
 	name := func(name string) Ref { return Ref{Namespace: "ns", Name: name} }
 	tests := map[string]struct {
-		byUID, byName []Entry
+		byUID, byName []containerDevices
 		want          map[string]Ref
 	}{
 		"the devices name the pod": {
-			byUID:  []Entry{entry(uid("u1"), "main", "a", "b"), entry(uid("u2"), "main", "c")},
-			byName: []Entry{entry(name("p"), "main", "b", "a")},
+			byUID:  []containerDevices{entry(uid("u1"), "main", "a", "b"), entry(uid("u2"), "main", "c")},
+			byName: []containerDevices{entry(name("p"), "main", "b", "a")},
 			want:   map[string]Ref{"u1": {UID: "u1", Namespace: "ns", Name: "p"}},
 		},
 		"init container is named by its pod's app container": {
-			byUID:  []Entry{entry(uid("u1"), "init", "a"), entry(uid("u1"), "main", "a")},
-			byName: []Entry{entry(name("p"), "main", "a")},
+			byUID:  []containerDevices{entry(uid("u1"), "init", "a"), entry(uid("u1"), "main", "a")},
+			byName: []containerDevices{entry(name("p"), "main", "a")},
 			want:   map[string]Ref{"u1": {UID: "u1", Namespace: "ns", Name: "p"}},
 		},
 		"one name for two UIDs names neither": {
-			byUID:  []Entry{entry(uid("u1"), "main", "a"), entry(uid("u2"), "main", "a")},
-			byName: []Entry{entry(name("p"), "main", "a")},
+			byUID:  []containerDevices{entry(uid("u1"), "main", "a"), entry(uid("u2"), "main", "a")},
+			byName: []containerDevices{entry(name("p"), "main", "a")},
 			want:   map[string]Ref{},
 		},
 		"two names for one UID name it not": {
-			byUID:  []Entry{entry(uid("u1"), "main", "a")},
-			byName: []Entry{entry(name("p"), "main", "a"), entry(name("q"), "main", "a")},
+			byUID:  []containerDevices{entry(uid("u1"), "main", "a")},
+			byName: []containerDevices{entry(name("p"), "main", "a"), entry(name("q"), "main", "a")},
 			want:   map[string]Ref{},
 		},
 		"another container is another holder": {
-			byUID:  []Entry{entry(uid("u1"), "main", "a")},
-			byName: []Entry{entry(name("p"), "side", "a")},
+			byUID:  []containerDevices{entry(uid("u1"), "main", "a")},
+			byName: []containerDevices{entry(name("p"), "side", "a")},
 			want:   map[string]Ref{},
 		},
 		"no devices, no name": {
-			byUID:  []Entry{entry(uid("u1"), "main")},
-			byName: []Entry{entry(name("p"), "main")},
+			byUID:  []containerDevices{entry(uid("u1"), "main")},
+			byName: []containerDevices{entry(name("p"), "main")},
 			want:   map[string]Ref{},
 		},
 	}
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, NamesByDevices(test.byUID, test.byName)); diff != "" {
+			if diff := cmp.Diff(test.want, namesByDevices(test.byUID, test.byName)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -116,7 +116,7 @@ func (j *joiner) statements(pod *podState, c *containerState, uses []usage) []st
 	}
 	said = append(said, j.impliedStatements(pod, c, said)...)
 	said = append(said, claimed...)
-	slices.SortStableFunc(said, func(a, b statement) int { return CompareSources(a.source, b.source) })
+	slices.SortStableFunc(said, func(a, b statement) int { return compareSources(a.source, b.source) })
 	return said
 }
 

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
 // Answer says why a pod waits.
@@ -259,14 +257,4 @@ func notes(in *Input, w *world) []string {
 		result = append(result, "The scheduler says: "+in.Pod.Message)
 	}
 	return result
-}
-
-// Shapes returns what a pod requests of GPUs, by resource, as text; for people.
-func Shapes(requests []fleet.Shape) string {
-	w := world{requests: requests}
-	var parts []string
-	for _, d := range w.demands() {
-		parts = append(parts, fmt.Sprintf("%d %s", d.want, d.resource))
-	}
-	return list(parts, "and")
 }

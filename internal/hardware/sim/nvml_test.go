@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -22,7 +23,7 @@ func TestShowGolden(t *testing.T) {
 			if err := description.WriteTable(&text); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("show", name+".txt"), text.String())
+			golden.File(t, filepath.Join("testdata", "show", name+".txt"), text.String())
 		})
 	}
 }

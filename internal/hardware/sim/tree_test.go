@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
@@ -53,7 +54,7 @@ func TestTreeGolden(t *testing.T) {
 	hw, st := design1(t, "h100x8")
 	st.GPUs[3].MIGEnabled = true
 	st.GPUs[3].Instances = []gpuInstance{{ID: 9, Profile: 19, Start: 2, Size: 1, Compute: []computeInstance{{ID: 0, Profile: 0, Size: 1}}}}
-	golden(t, "tree-h100x8.txt", listing(tree(hw, st)))
+	golden.File(t, "testdata/tree-h100x8.txt", listing(tree(hw, st)))
 }
 
 // TestTreeContents checks the files that adapters and NVIDIA's tools read.

@@ -57,9 +57,6 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 			b.awaitOf("nvidia.com/gpu", healthy(3))
 			b.awaitSlice(1, "Long") // The time slice of a GPU in use is not changed.
 			awaitTrue(t, "the problem", func() bool { return hasProblem(b.agent, "STATE_") })
-			if kept, err := os.ReadFile(path + ".bak"); err != nil || !bytes.Equal(kept, spoil(blob)) {
-				t.Errorf("the file was not kept: %v", err)
-			}
 		})
 	}
 }
@@ -118,7 +115,4 @@ func TestLostSlicesAreSetAgain(t *testing.T) {
 	b.agent = b.start()
 	b.awaitSlice(1, "Default")
 	b.awaitSlice(2, "Short")
-	if _, err := os.Stat(path + ".bak"); err != nil {
-		t.Errorf("the file was not kept: %v", err)
-	}
 }

@@ -129,8 +129,8 @@ type inputs struct {
 	waiting map[gpu.DeviceKey][]string
 }
 
-// File is the record of the use in a state directory.
-func File(stateDir, bootID string) statefile.File[[]offer.Unit] {
+// file is the record of the use in a state directory.
+func file(stateDir, bootID string) statefile.File[[]offer.Unit] {
 	return statefile.File[[]offer.Unit]{
 		Path: filepath.Join(stateDir, FileName), What: "what each GPU is used for", Format: "berth-units", Version: 1, BootID: bootID,
 	}
@@ -145,7 +145,7 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady(), signalled: cause{version: -1}}
+	d := &Devices{deps: deps, file: file(deps.StateDir, deps.BootID), began: signal.NewReady(), signalled: cause{version: -1}}
 	before, result := d.file.Load()
 	d.current.Store(&before)
 	d.lost = result.Lost()

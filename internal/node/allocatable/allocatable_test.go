@@ -298,7 +298,7 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 					t.Errorf("in force (-want +got):\n%s", diff)
 				}
 				// What is in force is on disk.
-				if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) {
+				if kept, result := file(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) {
 					t.Errorf("on disk: %v, %v; want %v", kept, result, d.Units())
 				}
 				cancel()
@@ -407,7 +407,7 @@ func TestFailedWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Settle()
-	if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(w.problems["units"]) != 0 {
+	if kept, result := file(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(w.problems["units"]) != 0 {
 		t.Errorf("on disk: %v, %v; problems %v", kept, result, w.problems)
 	}
 }
@@ -440,7 +440,7 @@ func TestFailedWriteIsRepeated(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, problems := after(time.Minute)
-		if kept, result := File(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(problems) != 0 {
+		if kept, result := file(w.dir, "boot").Read(); result.Lost() || !slices.Equal(kept, d.Units()) || len(problems) != 0 {
 			t.Errorf("on disk: %v, %v; problems %v", kept, result, problems)
 		}
 		if more, _ := after(time.Hour); more != n {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -63,10 +64,10 @@ func TestExtras(t *testing.T) {
 	}
 	data, err := os.ReadFile(w.Path())
 	m.check(err)
-	golden(t, "extras.json", m.normal(data))
+	compareSpec(t, "extras-spec", "extras-common", m.normal(data))
 	spec, err := ParseSpec(m.normal(data))
 	m.check(err)
-	golden(t, "extras.txt", []byte(spec.Describe()))
+	golden.File(t, "testdata/extras.txt", spec.Describe())
 
 	slices.Reverse(extras.MPS)
 	slices.Reverse(extras.IMEXChannels)
@@ -205,7 +206,7 @@ func TestExtrasOfDriverRoot(t *testing.T) {
 	if i < 0 || spec.Common.Nodes[i].HostPath != "/dev/gdrdrv" {
 		t.Errorf("nodes: %+v", spec.Common.Nodes)
 	}
-	device, _ := spec.Device(MPSName(uuid(0)))
+	device, _ := spec.device(MPSName(uuid(0)))
 	want := []Mount{
 		{one.PipeDir, MPSPipePath(uuid(0)), []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},
 		{one.ShmDir, MPSShmPath, []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},

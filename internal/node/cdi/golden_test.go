@@ -2,38 +2,18 @@ package cdi
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdihook"
 	"github.com/google/go-cmp/cmp"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-want +got; -update writes it):\n%s", file, diff)
-	}
-}
 
 // inject requests devices from a CDI directory as containerd does.
 func inject(t testing.TB, dir string, devices ...string) *oci.Spec {
@@ -147,7 +127,7 @@ func TestSpecs(t *testing.T) {
 			data, err := os.ReadFile(w.Path())
 			m.check(err)
 			if m.realNodes() {
-				golden(t, name+".json", m.normal(data))
+				compareSpec(t, name, "common", m.normal(data))
 			} else {
 				t.Log("the bytes are not compared: creating device nodes is not allowed here")
 			}
@@ -180,7 +160,7 @@ func checkAgainstReader(t *testing.T, dir string, names []string, injected *oci.
 	if err != nil {
 		t.Fatal(err)
 	}
-	edits, err := spec.Injected(names...)
+	edits, err := spec.injected(names...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,5 +232,5 @@ func TestDescribe(t *testing.T) {
 	spec, err := ReadSpec(m.dir)
 	m.check(err)
 	spec.Path = FileName
-	golden(t, "describe.txt", []byte(spec.Describe()))
+	golden.File(t, "testdata/describe.txt", spec.Describe())
 }

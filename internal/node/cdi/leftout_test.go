@@ -144,7 +144,7 @@ func TestIncompleteMIG(t *testing.T) {
 	m.sync(m.writer())
 	spec, err := ReadSpec(m.dir)
 	m.check(err)
-	if _, ok := spec.Device("0:0"); ok {
+	if _, ok := spec.device("0:0"); ok {
 		t.Error("a MIG device without its GPU's node is in the spec")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -93,8 +92,8 @@ func ParseSpec(data []byte) (*Spec, error) {
 	return spec, nil
 }
 
-// Device returns a device by its qualified or unqualified name.
-func (s *Spec) Device(name string) (Device, bool) {
+// device returns a device by its qualified or unqualified name.
+func (s *Spec) device(name string) (Device, bool) {
 	name = strings.TrimPrefix(name, s.Kind+"=")
 	for _, d := range s.Devices {
 		if d.Name == name {
@@ -102,45 +101,6 @@ func (s *Spec) Device(name string) (Device, bool) {
 		}
 	}
 	return Device{}, false
-}
-
-// Injected returns the edits of a container that requests these devices: the common edits, then the devices' own in the
-// order of the request. As in a container, a path exists once and the later edit takes precedence. An error names the
-// first device that the spec does not have.
-func (s *Spec) Injected(names ...string) (Edits, error) {
-	if len(names) == 0 {
-		return Edits{}, nil
-	}
-	all := s.Common
-	for _, name := range names {
-		device, ok := s.Device(name)
-		if !ok {
-			return Edits{}, fmt.Errorf("find CDI device %s: %s has no such device", name, s.source())
-		}
-		all.Nodes = slices.Concat(all.Nodes, device.Nodes)
-		all.Mounts = slices.Concat(all.Mounts, device.Mounts)
-		all.Env = slices.Concat(all.Env, device.Env)
-		all.Hooks = slices.Concat(all.Hooks, device.Hooks)
-	}
-	all.Nodes = lastOfEach(all.Nodes, func(n gpu.DeviceNode) string { return n.Path })
-	all.Mounts = lastOfEach(all.Mounts, func(m Mount) string { return m.ContainerPath })
-	all.Env = lastOfEach(all.Env, func(v string) string { name, _, _ := strings.Cut(v, "="); return name })
-	return all, nil
-}
-
-// lastOfEach returns a new slice with the last of the items of each key.
-func lastOfEach[T any](items []T, key func(T) string) []T {
-	last := make(map[string]int, len(items))
-	for i, item := range items {
-		last[key(item)] = i
-	}
-	var kept []T
-	for i, item := range items {
-		if last[key(item)] == i {
-			kept = append(kept, item)
-		}
-	}
-	return kept
 }
 
 func (s *Spec) source() string {

@@ -62,27 +62,20 @@ func TestInjectedUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := spec.Injected("0", "1"); err == nil || !strings.Contains(err.Error(), "find CDI device 1") {
+	if _, err := spec.injected("0", "1"); err == nil || !strings.Contains(err.Error(), "find CDI device 1") {
 		t.Errorf("error is %v", err)
 	}
-	if _, ok := spec.Device(QualifiedName("0")); !ok {
+	if _, ok := spec.device(QualifiedName("0")); !ok {
 		t.Error("a qualified name is not found")
 	}
-	if edits, err := spec.Injected(); err != nil || len(edits.Env) != 0 {
+	if edits, err := spec.injected(); err != nil || len(edits.Env) != 0 {
 		t.Errorf("without a requested device: %v %v", edits, err)
 	}
 }
 
 func FuzzParseSpec(f *testing.F) {
-	files, err := filepath.Glob("testdata/*.json")
-	if err != nil || len(files) == 0 {
-		f.Fatal("no seeds", err)
-	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+	for name, common := range map[string]string{"extras-spec": "extras-common", "mig": "common", "sim-l40sx8": "sim-common"} {
+		data := []byte(expand(f, readText(f, name), readText(f, common)))
 		f.Add(data)
 		f.Add(data[:len(data)/2])
 	}
@@ -94,7 +87,7 @@ func FuzzParseSpec(f *testing.F) {
 		}
 		_ = spec.Describe()
 		for _, d := range spec.Devices {
-			if _, err := spec.Injected(d.Name, d.Name); err != nil {
+			if _, err := spec.injected(d.Name, d.Name); err != nil {
 				t.Errorf("device %q of the spec is not found: %v", d.Name, err)
 			}
 		}
@@ -166,7 +159,7 @@ func TestAnySnapshot(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			r.Fatalf("GPUs by UUID (-want +got):\n%s", diff)
 		}
-		all, _ := spec.Device(All)
+		all, _ := spec.device(All)
 		for _, node := range want {
 			if !slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == node }) {
 				r.Fatalf("%s is not in all: %v", node, all.Nodes)
@@ -219,4 +212,43 @@ func TestReaderKeepsMajors(t *testing.T) {
 			t.Errorf("major %d: %d nodes, want %d", number, got, want)
 		}
 	}
+}
+
+// injected returns the edits of a container that requests these devices: the common edits, then the devices' own in the
+// order of the request. As in a container, a path exists once and the later edit takes precedence. An error names the
+// first device that the spec does not have.
+func (s *Spec) injected(names ...string) (Edits, error) {
+	if len(names) == 0 {
+		return Edits{}, nil
+	}
+	all := s.Common
+	for _, name := range names {
+		device, ok := s.device(name)
+		if !ok {
+			return Edits{}, fmt.Errorf("find CDI device %s: %s has no such device", name, s.source())
+		}
+		all.Nodes = slices.Concat(all.Nodes, device.Nodes)
+		all.Mounts = slices.Concat(all.Mounts, device.Mounts)
+		all.Env = slices.Concat(all.Env, device.Env)
+		all.Hooks = slices.Concat(all.Hooks, device.Hooks)
+	}
+	all.Nodes = lastOfEach(all.Nodes, func(n gpu.DeviceNode) string { return n.Path })
+	all.Mounts = lastOfEach(all.Mounts, func(m Mount) string { return m.ContainerPath })
+	all.Env = lastOfEach(all.Env, func(v string) string { name, _, _ := strings.Cut(v, "="); return name })
+	return all, nil
+}
+
+// lastOfEach returns a new slice with the last of the items of each key.
+func lastOfEach[T any](items []T, key func(T) string) []T {
+	last := make(map[string]int, len(items))
+	for i, item := range items {
+		last[key(item)] = i
+	}
+	var kept []T
+	for i, item := range items {
+		if last[key(item)] == i {
+			kept = append(kept, item)
+		}
+	}
+	return kept
 }

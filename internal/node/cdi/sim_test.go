@@ -11,6 +11,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/google/go-cmp/cmp"
@@ -95,7 +96,7 @@ func TestSimulatedMachines(t *testing.T) {
 			if !s.realNodes() || runtime.GOARCH != "amd64" {
 				t.Log("the bytes are not compared: this machine has other paths, or does not allow creating device nodes")
 			} else {
-				golden(t, "sim-"+name+".json", s.normal(data))
+				compareSpec(t, "sim-"+name, "sim-common", s.normal(data))
 			}
 			if len(w.Problems()) > 0 {
 				t.Errorf("problems: %v", w.Problems())
@@ -192,12 +193,12 @@ func TestSimulatedMIG(t *testing.T) {
 	spec, err := ReadSpec(s.dir)
 	s.check(err)
 	for _, name := range []string{"1", string(g.UUID)} {
-		if _, ok := spec.Device(name); ok {
+		if _, ok := spec.device(name); ok {
 			t.Errorf("the partitioned g is device %s", name)
 		}
 	}
 	spec.Path = FileName
-	golden(t, "sim-mig.txt", []byte(spec.Describe()))
+	golden.File(t, "testdata/sim-mig.txt", spec.Describe())
 }
 
 // TestEveryProfile checks that the CDI library accepts the spec of every profile, and that no problem is reported.
@@ -250,7 +251,7 @@ func TestLifeOfAMachine(t *testing.T) {
 	s.sync(w)
 	spec, err := ReadSpec(s.dir)
 	s.check(err)
-	if all, _ := spec.Device(All); slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == "/dev/nvidia5" }) {
+	if all, _ := spec.device(All); slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == "/dev/nvidia5" }) {
 		t.Error("a g that was taken out is in the spec")
 	}
 	s.check(s.hardware.Clear(sim.ClearAll))

@@ -19,8 +19,8 @@ import (
 
 // Why there is nothing to write. An existing spec stays in place.
 var (
-	ErrNoDriver  = errors.New("no NVIDIA driver answers on this node")
-	ErrNoDevices = errors.New("no GPU of this node has a device node")
+	errNoDriver  = errors.New("no NVIDIA driver answers on this node")
+	errNoDevices = errors.New("no GPU of this node has a device node")
 )
 
 // Roots are paths as this process sees them.
@@ -96,7 +96,7 @@ func (w *Writer) Problems() []gpu.Cause {
 // Render returns the bytes of the spec for a snapshot with the extras and writes nothing. The first
 // call per driver version searches the driver's files, a few ms; later
 // ones only check that they are still there. It returns when ctx ends even if the
-// file system hangs. Errors: ErrNoDriver, ErrNoDevices, or that of [VendorEdits].
+// file system hangs. Errors: errNoDriver, errNoDevices, or that of [VendorEdits].
 func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) ([]byte, error) {
 	r := w.render(ctx, snapshot, extras)
 	return r.data, r.err
@@ -114,7 +114,7 @@ func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras
 
 	r := w.render(ctx, snapshot, extras)
 	switch {
-	case errors.Is(r.err, ErrNoDriver), errors.Is(r.err, ErrNoDevices):
+	case errors.Is(r.err, errNoDriver), errors.Is(r.err, errNoDevices):
 		w.report(append(r.problems, kept(r.err)))
 		return false, nil
 	case r.err != nil:
@@ -185,13 +185,13 @@ func acquire(ctx context.Context, token chan struct{}, holder string) error {
 func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
 	snapshot = snapshot.Of(gpu.NVIDIA)
 	if !snapshot.Vendor(gpu.NVIDIA).Driver.Present() {
-		return rendered{err: ErrNoDriver}
+		return rendered{err: errNoDriver}
 	}
 	// 1. One device per GPU and MIG device that has its nodes.
 	check := &checker{host: w.host, dev: w.deps.Roots.Dev, edits: w.deps.Vendor}
 	devices := check.devices(snapshot)
 	if len(devices) == 0 {
-		return rendered{problems: check.problems, err: ErrNoDevices}
+		return rendered{problems: check.problems, err: errNoDevices}
 	}
 	// 2. What all of them share: the driver's files and hooks, and device nodes.
 	found, missing, err := w.deps.Vendor.Common(snapshot.Vendor(gpu.NVIDIA).Driver)

@@ -134,10 +134,10 @@ func errorText(err error) string {
 func TestRenderWithoutDevices(t *testing.T) {
 	m := newMachine(t, 0)
 	w := m.writer()
-	if _, err := w.Render(t.Context(), m.snapshot, Extras{}); !errors.Is(err, ErrNoDevices) {
+	if _, err := w.Render(t.Context(), m.snapshot, Extras{}); !errors.Is(err, errNoDevices) {
 		t.Errorf("no GPUs: %v", err)
 	}
-	if _, err := w.Render(t.Context(), &gpu.Snapshot{}, Extras{}); !errors.Is(err, ErrNoDriver) {
+	if _, err := w.Render(t.Context(), &gpu.Snapshot{}, Extras{}); !errors.Is(err, errNoDriver) {
 		t.Errorf("no driver: %v", err)
 	}
 	if m.sync(w) {
@@ -233,7 +233,7 @@ func TestHostRoot(t *testing.T) {
 	m.sync(w)
 	spec, err := ReadSpec(m.dir)
 	m.check(err)
-	edits, err := spec.Injected("0")
+	edits, err := spec.injected("0")
 	m.check(err)
 	if got := edits.Nodes[len(edits.Nodes)-1]; got.HostPath != "/dev/nvidia0" {
 		t.Errorf("node is %+v", got)

@@ -69,8 +69,8 @@ type State struct {
 	Features Features
 }
 
-// Chooser picks GPUs by their position in a snapshot; [placement.Node] is one.
-type Chooser interface {
+// chooser picks GPUs by their position in a snapshot; [placement.Node] is one.
+type chooser interface {
 	Choose(available, must placement.Set, size int) (placement.Set, error)
 }
 
@@ -128,7 +128,7 @@ func (d *Deps) complete() error {
 	if d.Strategy.AnnotationPrefix == "" {
 		d.Strategy.AnnotationPrefix = DefaultAnnotationPrefix
 	}
-	errs = append(errs, d.Strategy.Validate())
+	errs = append(errs, d.Strategy.validate())
 	if d.Strategy.usesCDI() && d.CDIName == nil {
 		errs = append(errs, errors.New("the CDI strategies need the CDI names"))
 	}

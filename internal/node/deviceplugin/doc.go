@@ -17,7 +17,7 @@
 //
 // # Which devices a container gets
 //
-// Whole GPUs are chosen for their links, by [Chooser]. Where one resource has several devices of a GPU, or MIG devices, the policy of
+// Whole GPUs are chosen for their links, by [chooser]. Where one resource has several devices of a GPU, or MIG devices, the policy of
 // [State] decides from which GPU each is chosen, where the load of a GPU are its devices of the resource that are not free; and among MIG
 // devices of a GPU that are shared themselves, the same policy again. With the policy distributed, two replicas of one container are of
 // two GPUs if two have any free. If they are of one, the container gets them all the same, and [Deps.Warn] is called.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,13 +23,13 @@ type Manager struct {
 	dir    string
 	viewer *viewer
 	// prepare makes the chooser for a node.
-	prepare func(gpu.Topology, []int) (Chooser, error)
+	prepare func(gpu.Topology, []int) (chooser, error)
 
 	mu      sync.Mutex
 	servers map[string]*running
 
 	// chooser was made for these links and NUMA nodes.
-	chooser      Chooser
+	chooser      chooser
 	chooserLinks gpu.Topology
 	chooserNUMA  []int
 	// refused are resources that cannot be served, with the reason last logged.
@@ -62,7 +61,7 @@ func New(deps Deps) (*Manager, error) {
 		deps: deps, timing: defaultTiming(), dir: pluginDir(deps.KubeletDir),
 		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
 		stopping: make(map[string]*running), stopped: signal.New(), pings: make(chan struct{}),
-		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
+		prepare: func(links gpu.Topology, numa []int) (chooser, error) { return placement.NewNode(links, numa) },
 	}
 	m.viewer = &viewer{vendors: deps.Vendors, strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger, plain: deps.Plain}
 	return m, nil
@@ -181,7 +180,7 @@ func (m *Manager) apply(ctx context.Context, state State) time.Time {
 }
 
 // serve starts or updates the server of an offer.
-func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser Chooser, now time.Time) {
+func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser chooser, now time.Time) {
 	m.mu.Lock()
 	r := m.servers[o.Resource]
 	m.mu.Unlock()
@@ -255,7 +254,7 @@ func (m *Manager) removeStopped() {
 
 // chooserFor prepares placement when the links between the GPUs, or their NUMA nodes, have changed. Without it, devices are taken in the
 // order of the offer.
-func (m *Manager) chooserFor(snapshot *gpu.Snapshot) Chooser {
+func (m *Manager) chooserFor(snapshot *gpu.Snapshot) chooser {
 	numa := make([]int, len(snapshot.GPUs))
 	for i := range snapshot.GPUs {
 		numa[i] = snapshot.GPUs[i].NUMANode
@@ -319,6 +318,3 @@ func (m *Manager) Stats() []Stats {
 	}
 	return stats
 }
-
-// SocketDir returns the directory of the sockets.
-func (m *Manager) SocketDir() string { return filepath.Clean(m.dir) }

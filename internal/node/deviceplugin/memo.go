@@ -6,10 +6,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 )
 
-// memo is a Chooser that caches its last answers. Few sets of GPUs of a node are free at one time or another, and a choice among 16 GPUs
+// memo is a chooser that caches its last answers. Few sets of GPUs of a node are free at one time or another, and a choice among 16 GPUs
 // compares up to 12,870 sets.
 type memo struct {
-	chooser Chooser
+	chooser chooser
 	slots   [64]atomic.Pointer[chosen]
 }
 
@@ -20,7 +20,7 @@ type chosen struct {
 	answer          placement.Set
 }
 
-// Choose implements Chooser. It may be called by several goroutines.
+// Choose implements chooser. It may be called by several goroutines.
 func (m *memo) Choose(available, must placement.Set, size int) (placement.Set, error) {
 	slot := &m.slots[(uint32(available)*0x9E3779B1^uint32(must)*0x85EBCA6B^uint32(size)*0xC2B2AE35)>>26]
 	if c := slot.Load(); c != nil && c.available == available && c.must == must && c.size == size {

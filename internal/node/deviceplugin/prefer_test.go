@@ -195,18 +195,18 @@ func (brokenChooser) Choose(placement.Set, placement.Set, int) (placement.Set, e
 
 // countingChooser counts the requests that reach it.
 type countingChooser struct {
-	Chooser
+	chooser
 	asked int
 }
 
 func (c *countingChooser) Choose(available, must placement.Set, size int) (placement.Set, error) {
 	c.asked++
-	return c.Chooser.Choose(available, must, size)
+	return c.chooser.Choose(available, must, size)
 }
 
 func TestMemo(t *testing.T) {
 	node := viewOf(t, machine(8)).chooser
-	counting := &countingChooser{Chooser: node}
+	counting := &countingChooser{chooser: node}
 	m := &memo{chooser: counting}
 	rapid.Check(t, func(t *rapid.T) {
 		available := placement.Set(rapid.Uint32Range(0, 255).Draw(t, "available"))

@@ -23,8 +23,8 @@ type Strategy struct {
 	AnnotationPrefix string
 }
 
-// Validate returns what is wrong with a strategy and how to fix it.
-func (s Strategy) Validate() error {
+// validate returns what is wrong with a strategy and how to fix it.
+func (s Strategy) validate() error {
 	var errs []error
 	for i, list := range s.List {
 		if !slices.Contains(v1alpha1.DeviceListStrategies(), list) {

@@ -22,7 +22,7 @@ type view struct {
 	// control are the device nodes that each container gets besides its devices' own.
 	control []*pluginapi.DeviceSpec
 	// chooser picks among positions; nil where the devices are not one per position.
-	chooser Chooser
+	chooser chooser
 	// at is the device of each position.
 	at [placement.MaxGPUs]int
 	// groups chooses where they are not.
@@ -65,7 +65,7 @@ type viewer struct {
 
 // build makes the view of one offer. Devices of the previous view (nil for none) that are no longer offered follow the offered ones for
 // as long as linger says.
-func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *view, now time.Time) *view {
+func (w *viewer) build(o offer.Offer, state State, chooser chooser, previous *view, now time.Time) *view {
 	v := &view{
 		resource: o.Resource, byID: make(map[string]int, len(o.Devices)),
 		refuseMany: o.RefuseMany, features: state.Features,
@@ -162,7 +162,7 @@ func (v *view) nextExpiry(linger time.Duration) time.Time {
 }
 
 // place sets the chooser and returns true if every offered device is a whole GPU with a position of its own.
-func (v *view) place(chooser Chooser) bool {
+func (v *view) place(chooser chooser) bool {
 	var taken placement.Set
 	for i := range v.devices {
 		d := &v.devices[i]

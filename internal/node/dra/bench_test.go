@@ -3,6 +3,7 @@ package dra
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -41,12 +42,18 @@ func (l realLedger) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UU
 
 func (l realLedger) ReleaseClaim(uid string) error { return l.Release(holderOf(Claim{UID: uid}), nil) }
 func (l realLedger) AdoptClaims(claims []Claim) error {
-	for _, claim := range claims {
-		if err := l.Adopt(holderOf(claim), keysOf(claim)); err != nil {
-			return err
+	adopted := make([]ledger.Claim, len(claims))
+	for i, claim := range claims {
+		adopted[i] = ledger.Claim{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
+		for _, key := range keysOf(claim) {
+			adopted[i].Devices = append(adopted[i].Devices, ledger.ClaimDevice{Key: key})
 		}
 	}
-	return nil
+	refused, err := l.AdoptAll(adopted)
+	for _, r := range refused {
+		err = errors.Join(err, r.Err)
+	}
+	return err
 }
 
 func openLedger(t testing.TB, dir string) realLedger {

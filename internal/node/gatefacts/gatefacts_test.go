@@ -188,7 +188,7 @@ func TestRuntimeStop(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got := RuntimeStop(root, &hostruntime.Runtime{Kind: hostruntime.Containerd, Served: tc.serves, Config: hostruntime.Place{Path: tc.path}})
+			got := runtimeStop(root, &hostruntime.Runtime{Kind: hostruntime.Containerd, Served: tc.serves, Config: hostruntime.Place{Path: tc.path}})
 			if (got == nil) != (tc.want == "") || got != nil && (got.Code != "RUNTIME_CDI_OFF" || got.Message != tc.want) {
 				t.Errorf("RuntimeStop = %v, want %q", got, tc.want)
 			}

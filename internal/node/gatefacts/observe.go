@@ -1,7 +1,7 @@
 // Package gatefacts makes the facts that the gate of a node decides by, from what other packages know of the node.
 //
 // It guarantees that what a validation pod says counts only for the key that it was made for, and that its text is bounded. It reads
-// the configuration of the container runtime ([RuntimeStop]) and nothing else, writes nothing, and has no clock. It must not import the
+// the configuration of the container runtime ([runtimeStop]) and nothing else, writes nothing, and has no clock. It must not import the
 // agent, an adapter or a front end.
 package gatefacts
 

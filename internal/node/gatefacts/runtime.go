@@ -9,15 +9,15 @@ import (
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 )
 
-// Runtime returns RuntimeStop for the runtime that is found at the time of the call.
+// Runtime returns runtimeStop for the runtime that is found at the time of the call.
 func Runtime(hostRoot string, find func() *hostruntime.Host) func() *gate.Stop {
-	return func() *gate.Stop { return RuntimeStop(hostRoot, &find().Runtime) }
+	return func() *gate.Stop { return runtimeStop(hostRoot, &find().Runtime) }
 }
 
-// RuntimeStop returns why the container runtime does not inject CDI devices, by the configuration of containerd below the host's root;
+// runtimeStop returns why the container runtime does not inject CDI devices, by the configuration of containerd below the host's root;
 // nil when it does, and when that cannot be said: containerd 2 and CRI-O inject them by default. The configuration of a containerd that
 // does not serve its socket says nothing about the runtime of the node.
-func RuntimeStop(hostRoot string, runtime *hostruntime.Runtime) *gate.Stop {
+func runtimeStop(hostRoot string, runtime *hostruntime.Runtime) *gate.Stop {
 	if runtime.Kind != hostruntime.Containerd || !runtime.Served {
 		return nil
 	}

@@ -1,21 +1,16 @@
 package hostruntime_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/hostruntime/hosttest"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
-
-var update = flag.Bool("update", false, "write the goldens")
 
 // find makes a host and looks at it.
 func find(t *testing.T, host *hosttest.Host, state string) *hostruntime.Host {
@@ -65,16 +60,7 @@ func TestHosts(t *testing.T) {
 			}
 			defer host.Close()
 			got := settings(t, host, find(t, host, ""))
-			golden := filepath.Join("testdata", name+".golden")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if diff := cmp.Diff(string(want), got); diff != "" || err != nil {
-				t.Errorf("%v; go test -update writes it (-want +got):\n%s", err, diff)
-			}
+			golden.File(t, filepath.Join("testdata", name+".golden"), got)
 		})
 	}
 }

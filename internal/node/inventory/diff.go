@@ -20,11 +20,6 @@ type Changes struct {
 	Node bool
 }
 
-// Empty reports whether nothing changed.
-func (c Changes) Empty() bool {
-	return len(c.Added)+len(c.Changed)+len(c.Removed) == 0 && !c.Links && !c.Node
-}
-
 // String prints the changes on one line, as in "added GPU-a; changed GPU-b, GPU-c; node".
 func (c Changes) String() string {
 	var parts []string

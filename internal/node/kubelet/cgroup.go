@@ -110,7 +110,7 @@ func isSlash(r rune) bool { return r == '/' }
 func joined(name string) (slice, podUID, id string, ok bool) {
 	slice, rest, _ := strings.Cut(name, ":")
 	runtime, id, _ := strings.Cut(rest, ":")
-	if !slices.Contains(runtimes(), runtime) || !IsContainerID(id) {
+	if !slices.Contains(runtimes(), runtime) || !isContainerID(id) {
 		return "", "", "", false
 	}
 	if !strings.HasSuffix(slice, ".slice") {
@@ -195,12 +195,12 @@ func containerOf(part string) (string, bool) {
 	for _, runtime := range runtimes() {
 		part = strings.TrimPrefix(part, runtime+"-")
 	}
-	return part, IsContainerID(part)
+	return part, isContainerID(part)
 }
 
-// IsContainerID reports whether text has the form of a container ID: 12 to 64 lower-case hexadecimal digits. Such a
+// isContainerID reports whether text has the form of a container ID: 12 to 64 lower-case hexadecimal digits. Such a
 // text is safe as a directory name.
-func IsContainerID(text string) bool { return len(text) >= 12 && len(text) <= 64 && isHex(text) }
+func isContainerID(text string) bool { return len(text) >= 12 && len(text) <= 64 && isHex(text) }
 
 func isHex(text string) bool {
 	for i := range len(text) {

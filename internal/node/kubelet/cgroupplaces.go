@@ -100,8 +100,8 @@ func (p places) eachApart(visit func(place apart, podUID, id, path string) error
 }
 
 // all reads the cgroups of all pods.
-func (p places) all() ([]PodCgroup, error) {
-	var pods []PodCgroup
+func (p places) all() ([]cgroupOfPod, error) {
+	var pods []cgroupOfPod
 	err := p.each(func(root kubepods, uid, path string) error {
 		pod, there, err := root.pod(uid, path)
 		if err != nil {
@@ -119,7 +119,7 @@ func (p places) all() ([]PodCgroup, error) {
 }
 
 // pod reads the cgroups of one pod; the list is empty when it has none.
-func (p places) pod(uid string) ([]PodCgroup, error) {
+func (p places) pod(uid string) ([]cgroupOfPod, error) {
 	for _, root := range p.pods {
 		for _, path := range root.pathsOf(uid) {
 			pod, there, err := root.pod(uid, path)
@@ -127,7 +127,7 @@ func (p places) pod(uid string) ([]PodCgroup, error) {
 				return nil, fmt.Errorf("read cgroup of pod %s: %w", uid, err)
 			}
 			if there {
-				return p.addApart([]PodCgroup{pod}, uid)
+				return p.addApart([]cgroupOfPod{pod}, uid)
 			}
 		}
 	}
@@ -136,12 +136,12 @@ func (p places) pod(uid string) ([]PodCgroup, error) {
 
 // incomplete reports whether a pod's containers can be apart from it in a place that is not known yet: a pod without a container was not
 // started yet, or it is of a kubelet with the systemd driver and a runtime with cgroupfs.
-func (p places) incomplete(pods []PodCgroup) bool {
-	return len(p.apart) == 0 && p.systemd() && slices.ContainsFunc(pods, func(pod PodCgroup) bool { return len(pod.Containers) == 0 })
+func (p places) incomplete(pods []cgroupOfPod) bool {
+	return len(p.apart) == 0 && p.systemd() && slices.ContainsFunc(pods, func(pod cgroupOfPod) bool { return len(pod.Containers) == 0 })
 }
 
 // addApart adds the containers apart from their pods to those; with a UID only the containers of that pod.
-func (p places) addApart(pods []PodCgroup, uid string) ([]PodCgroup, error) {
+func (p places) addApart(pods []cgroupOfPod, uid string) ([]cgroupOfPod, error) {
 	if len(p.apart) == 0 {
 		return pods, nil
 	}
@@ -153,7 +153,7 @@ func (p places) addApart(pods []PodCgroup, uid string) ([]PodCgroup, error) {
 		if uid != "" && podUID != uid {
 			return nil
 		}
-		container := ContainerCgroup{ID: id, Path: path}
+		container := cgroupOfContainer{ID: id, Path: path}
 		var err error
 		if container.Populated, err = populated(path, place.v2); err != nil {
 			return fmt.Errorf("read cgroup of container %s: %w", id, err)
@@ -161,7 +161,7 @@ func (p places) addApart(pods []PodCgroup, uid string) ([]PodCgroup, error) {
 		i, ok := at[podUID]
 		if !ok {
 			i = len(pods)
-			pods, at[podUID] = append(pods, PodCgroup{UID: podUID}), i
+			pods, at[podUID] = append(pods, cgroupOfPod{UID: podUID}), i
 		}
 		pods[i].Containers = append(pods[i].Containers, container)
 		return nil
@@ -182,8 +182,8 @@ func (a apart) container(name string) (podUID, id string, ok bool) {
 	return podUID, id, ok
 }
 
-func (p *PodCgroup) sort() {
-	slices.SortFunc(p.Containers, func(a, b ContainerCgroup) int { return strings.Compare(a.ID, b.ID) })
+func (p *cgroupOfPod) sort() {
+	slices.SortFunc(p.Containers, func(a, b cgroupOfContainer) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // parents are the cgroups that have those of pods: one for each quality of service.
@@ -225,26 +225,26 @@ func (k kubepods) pathsOf(uid string) []string {
 }
 
 // pod reads the cgroup at path; there is none when it was removed.
-func (k kubepods) pod(uid, path string) (PodCgroup, bool, error) {
+func (k kubepods) pod(uid, path string) (cgroupOfPod, bool, error) {
 	if _, err := os.Lstat(path); err != nil {
 		if isRemoved(err) {
 			err = nil
 		}
-		return PodCgroup{}, false, err
+		return cgroupOfPod{}, false, err
 	}
-	pod := PodCgroup{UID: uid, Path: path}
+	pod := cgroupOfPod{UID: uid, Path: path}
 	names, err := namesIn(path)
 	if err != nil {
-		return PodCgroup{}, false, err
+		return cgroupOfPod{}, false, err
 	}
 	for _, name := range names { // files have no names that could be a container's
 		id, ok := containerOf(name)
 		if !ok {
 			continue
 		}
-		container := ContainerCgroup{ID: id, Path: filepath.Join(path, name)}
+		container := cgroupOfContainer{ID: id, Path: filepath.Join(path, name)}
 		if container.Populated, err = populated(container.Path, k.v2); err != nil {
-			return PodCgroup{}, false, err
+			return cgroupOfPod{}, false, err
 		}
 		pod.Containers = append(pod.Containers, container)
 	}

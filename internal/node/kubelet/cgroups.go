@@ -24,16 +24,16 @@ const (
 	searchEvery = 16
 )
 
-// PodCgroup is the cgroup of a pod. The kubelet removes it after the last process has ended.
-type PodCgroup struct {
+// cgroupOfPod is the cgroup of a pod. The kubelet removes it after the last process has ended.
+type cgroupOfPod struct {
 	UID string
 	// Path is empty when the kubelet has removed the pod's cgroup and containers apart from it are left.
 	Path       string
-	Containers []ContainerCgroup
+	Containers []cgroupOfContainer
 }
 
-// ContainerCgroup is the cgroup of a container, or of the pod's sandbox.
-type ContainerCgroup struct {
+// cgroupOfContainer is the cgroup of a container, or of the pod's sandbox.
+type cgroupOfContainer struct {
 	ID   string
 	Path string
 	// Populated is true while a thread runs in the cgroup or below it. Such a thread holds a device, even if the
@@ -41,7 +41,7 @@ type ContainerCgroup struct {
 	Populated bool
 }
 
-// Cgroups lists pods and containers and whether they run, from the kernel's cgroups: from cgroup.events in version 2,
+// cgroupReader lists pods and containers and whether they run, from the kernel's cgroups: from cgroup.events in version 2,
 // and in version 1 from cgroup.procs of the cgroup and all below it, in the hierarchy that limits devices. The kernel
 // maintains both, so that a process that forks and ends all the time is not missed, and the cost does not depend on
 // processes outside of pods.
@@ -50,7 +50,7 @@ type ContainerCgroup struct {
 //
 // It must run in the machine's PID namespace: version 1 does not show processes of other namespaces. Its methods may be
 // called concurrently, wait only for the kernel, and read a bounded number of cgroups.
-type Cgroups struct {
+type cgroupReader struct {
 	procRoot, cgroupRoot string
 
 	mu     sync.Mutex
@@ -58,14 +58,14 @@ type Cgroups struct {
 	looks  int
 }
 
-// NewCgroups returns a reader without reading anything. It finds the mounts in procRoot/self/mountinfo. Without a
+// newCgroups returns a reader without reading anything. It finds the mounts in procRoot/self/mountinfo. Without a
 // cgroupRoot it includes the pods of every kubelet of the machine.
-func NewCgroups(procRoot, cgroupRoot string) *Cgroups {
-	return &Cgroups{procRoot: procRoot, cgroupRoot: cgroupRoot}
+func newCgroups(procRoot, cgroupRoot string) *cgroupReader {
+	return &cgroupReader{procRoot: procRoot, cgroupRoot: cgroupRoot}
 }
 
-// Pods lists all pods that have a cgroup, by UID, with their containers by ID.
-func (c *Cgroups) Pods() ([]PodCgroup, error) {
+// pods lists all pods that have a cgroup, by UID, with their containers by ID.
+func (c *cgroupReader) pods() ([]cgroupOfPod, error) {
 	known, err := c.known(true)
 	if err != nil {
 		return nil, err
@@ -76,13 +76,13 @@ func (c *Cgroups) Pods() ([]PodCgroup, error) {
 			pods, err = known.addApart(pods, "")
 		}
 	}
-	slices.SortFunc(pods, func(a, b PodCgroup) int { return strings.Compare(a.UID+a.Path, b.UID+b.Path) })
+	slices.SortFunc(pods, func(a, b cgroupOfPod) int { return strings.Compare(a.UID+a.Path, b.UID+b.Path) })
 	return pods, err
 }
 
-// UIDs returns the pods that have a cgroup, sorted. It does not read their containers, nor search the kubelet's cgroups again while they
+// uids returns the pods that have a cgroup, sorted. It does not read their containers, nor search the kubelet's cgroups again while they
 // are known: a call of the kubelet may wait for it.
-func (c *Cgroups) UIDs() ([]string, error) {
+func (c *cgroupReader) uids() ([]string, error) {
 	known, err := c.known(false)
 	if err != nil {
 		return nil, err
@@ -102,12 +102,12 @@ func (c *Cgroups) UIDs() ([]string, error) {
 	return slices.Compact(uids), err
 }
 
-// Pod reads the cgroup of one pod, at a cost that does not depend on the others, except for the names of containers apart from their pods.
+// pod reads the cgroup of one pod, at a cost that does not depend on the others, except for the names of containers apart from their pods.
 // The second result is false when the pod has none: it was not started yet, or it has ended.
-func (c *Cgroups) Pod(uid string) (PodCgroup, bool, error) {
+func (c *cgroupReader) pod(uid string) (cgroupOfPod, bool, error) {
 	known, err := c.known(false)
 	if err != nil {
-		return PodCgroup{}, false, err
+		return cgroupOfPod{}, false, err
 	}
 	pods, err := known.pod(uid)
 	if err == nil && known.incomplete(pods) {
@@ -116,14 +116,14 @@ func (c *Cgroups) Pod(uid string) (PodCgroup, bool, error) {
 		}
 	}
 	if err != nil || len(pods) == 0 {
-		return PodCgroup{}, false, err
+		return cgroupOfPod{}, false, err
 	}
 	return pods[0], true, nil
 }
 
-// PIDs returns the processes in the cgroup at path and below it, sorted, as numbered in this PID namespace. It includes
+// pids returns the processes in the cgroup at path and below it, sorted, as numbered in this PID namespace. It includes
 // a process whose first thread has ended while another thread runs.
-func (c *Cgroups) PIDs(path string) ([]int, error) {
+func (c *cgroupReader) pids(path string) ([]int, error) {
 	var pids []int
 	_, err := eachBelow(path, func(dir string) (bool, error) {
 		blob, err := readCgroup(dir, "cgroup.procs", maxPIDs)
@@ -140,7 +140,7 @@ func (c *Cgroups) PIDs(path string) ([]int, error) {
 
 // known returns where pods and containers are. It is searched for when it is not known, when a cgroup was removed and, when the containers
 // of all pods are listed, from time to time.
-func (c *Cgroups) known(all bool) (places, error) {
+func (c *cgroupReader) known(all bool) (places, error) {
 	c.mu.Lock()
 	known := c.places
 	search := len(known.pods) == 0 || all && c.looks%searchEvery == 0 || known.removed()
@@ -155,7 +155,7 @@ func (c *Cgroups) known(all bool) (places, error) {
 }
 
 // search finds where pods and containers are.
-func (c *Cgroups) search() (places, error) {
+func (c *cgroupReader) search() (places, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found, err := findPlaces(c.procRoot, c.cgroupRoot)

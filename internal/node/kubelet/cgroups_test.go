@@ -134,8 +134,8 @@ func TestCgroupsOfKubelets(t *testing.T) {
 				tree := newCgroupTree(t, version)
 				tree.container("system.slice/ssh.service", 7)
 				tree.container(tc.path, 42)
-				cgroups := NewCgroups(tree.proc, tc.root)
-				pods, err := cgroups.Pods()
+				cgroups := newCgroups(tree.proc, tc.root)
+				pods, err := cgroups.pods()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -148,11 +148,11 @@ func TestCgroupsOfKubelets(t *testing.T) {
 				if found != tc.want {
 					t.Errorf("v%d: found %v in %+v", version, found, pods)
 				}
-				pod, there, err := cgroups.Pod(uid1)
+				pod, there, err := cgroups.pod(uid1)
 				if err != nil || (there && len(pod.Containers) == 1 && pod.Containers[0].Populated) != tc.want {
 					t.Errorf("v%d: for the one pod: %+v, %v, %v", version, pod, there, err)
 				}
-				if uids, err := cgroups.UIDs(); err != nil || tc.want && !slices.Contains(uids, uid1) {
+				if uids, err := cgroups.uids(); err != nil || tc.want && !slices.Contains(uids, uid1) {
 					t.Errorf("v%d: UIDs %v, %v", version, uids, err)
 				}
 			}
@@ -167,22 +167,22 @@ func TestContainersApart(t *testing.T) {
 	pod1, pod2 := "kubepods.slice/kubepods-pod"+under1+".slice", "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"+under2+".slice"
 	for _, version := range []int{1, 2} {
 		tree := newCgroupTree(t, version)
-		cgroups, single := NewCgroups(tree.proc, ""), NewCgroups(tree.proc, "")
-		check := func(when string, want ...PodCgroup) {
+		cgroups, single := newCgroups(tree.proc, ""), newCgroups(tree.proc, "")
+		check := func(when string, want ...cgroupOfPod) {
 			t.Helper()
 			var uids []string
 			for i := range want {
 				uids = append(uids, want[i].UID)
-				got, there, err := single.Pod(want[i].UID)
+				got, there, err := single.pod(want[i].UID)
 				if diff := cmp.Diff(want[i], got); diff != "" || !there || err != nil {
 					t.Errorf("v%d, %s: pod %s: %v, %v (-want +got):\n%s", version, when, want[i].UID, there, err, diff)
 				}
 			}
-			got, err := cgroups.Pods()
+			got, err := cgroups.pods()
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("v%d, %s: %v (-want +got):\n%s", version, when, err, diff)
 			}
-			if got, err := cgroups.UIDs(); !slices.Equal(got, uids) || err != nil {
+			if got, err := cgroups.uids(); !slices.Equal(got, uids) || err != nil {
 				t.Errorf("v%d, %s: UIDs %v, %v; want %v", version, when, got, err, uids)
 			}
 		}
@@ -190,44 +190,44 @@ func TestContainersApart(t *testing.T) {
 		apart := func(under, id string) string {
 			return service + "/kubepods-pod" + under + ".slice:cri-containerd:" + id
 		}
-		container := func(path, id string, runs bool) ContainerCgroup {
-			return ContainerCgroup{ID: id, Path: in(path), Populated: runs}
+		container := func(path, id string, runs bool) cgroupOfContainer {
+			return cgroupOfContainer{ID: id, Path: in(path), Populated: runs}
 		}
 
 		tree.container(service, 1)
 		tree.container(pod1)
 		// The pod of a runtime handler with the kubelet's driver.
 		tree.container(pod2+"/cri-containerd-"+id3+".scope", 43)
-		other := PodCgroup{UID: uid2, Path: in(pod2), Containers: []ContainerCgroup{container(pod2+"/cri-containerd-"+id3+".scope", id3, true)}}
-		check("before the first container", other, PodCgroup{UID: uid1, Path: in(pod1)})
+		other := cgroupOfPod{UID: uid2, Path: in(pod2), Containers: []cgroupOfContainer{container(pod2+"/cri-containerd-"+id3+".scope", id3, true)}}
+		check("before the first container", other, cgroupOfPod{UID: uid1, Path: in(pod1)})
 		tree.container(apart(under1, id2))
 		tree.container(apart(under1, id1), 42)
 		for i, id := range []string{"..", "webapp", id1 + ":" + id1} { // IDs are names of folders of the runtime.
 			tree.container(apart(under1, id), 50+i)
 		}
-		both := []ContainerCgroup{container(apart(under1, id1), id1, true), container(apart(under1, id2), id2, false)}
-		check("after it", other, PodCgroup{UID: uid1, Path: in(pod1), Containers: both})
+		both := []cgroupOfContainer{container(apart(under1, id1), id1, true), container(apart(under1, id2), id2, false)}
+		check("after it", other, cgroupOfPod{UID: uid1, Path: in(pod1), Containers: both})
 		// The kubelet has removed the cgroup of a pod whose container runs on.
 		tree.remove(pod1)
-		check("of a forgotten pod", other, PodCgroup{UID: uid1, Containers: both})
+		check("of a forgotten pod", other, cgroupOfPod{UID: uid1, Containers: both})
 		// A container makes cgroups in its own.
 		for i := range maxSearched/100 + 1 {
 			tree.file(fmt.Sprintf("%s/%d/kubepods-pod%s.slice:cri-containerd:%s/cgroup.procs", apart(under1, id1), i, under2, id1), "")
 		}
-		fresh, err := NewCgroups(tree.proc, "").Pods()
-		if diff := cmp.Diff([]PodCgroup{other, {UID: uid1, Containers: both}}, fresh); diff != "" || err != nil {
+		fresh, err := newCgroups(tree.proc, "").pods()
+		if diff := cmp.Diff([]cgroupOfPod{other, {UID: uid1, Containers: both}}, fresh); diff != "" || err != nil {
 			t.Errorf("v%d, with cgroups that a container has made: %v (-want +got):\n%s", version, err, diff)
 		}
 		tree.remove(apart(under1, id1))
 		tree.remove(apart(under1, id2))
 		check("after its end", other)
 		for range searchEvery { // The place stays known while it has no container.
-			if _, err := cgroups.Pods(); err != nil {
+			if _, err := cgroups.pods(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		tree.container(apart(under1, id1), 44)
-		check("of the next one, whose pod was forgotten", other, PodCgroup{UID: uid1, Containers: both[:1]})
+		check("of the next one, whose pod was forgotten", other, cgroupOfPod{UID: uid1, Containers: both[:1]})
 	}
 }
 
@@ -235,20 +235,20 @@ func TestContainersApart(t *testing.T) {
 func TestCgroupsUnseen(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		tree := newCgroupTree(t, version)
-		cgroups := NewCgroups(tree.proc, "")
-		if pods, err := cgroups.Pods(); err != nil || len(pods) > 0 {
+		cgroups := newCgroups(tree.proc, "")
+		if pods, err := cgroups.pods(); err != nil || len(pods) > 0 {
 			t.Errorf("v%d, before the first kubelet: %v, %v", version, pods, err)
 		}
 		// The kubelet starts while the agent runs, and later another one.
 		tree.container("kubepods/pod"+uid1+"/"+id1, 1)
-		if pods, err := cgroups.Pods(); err != nil || len(pods) != 1 {
+		if pods, err := cgroups.pods(); err != nil || len(pods) != 1 {
 			t.Errorf("v%d, after it: %v, %v", version, pods, err)
 		}
 		tree.container("other/kubepods/pod"+uid2+"/"+id2, 2)
-		var pods []PodCgroup
+		var pods []cgroupOfPod
 		for range searchEvery {
 			var err error
-			if pods, err = cgroups.Pods(); err != nil {
+			if pods, err = cgroups.pods(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -260,11 +260,11 @@ func TestCgroupsUnseen(t *testing.T) {
 			tree.remove(gone)
 		}
 		tree.file("cgroup.events", "populated 1\n")
-		if pods, err := cgroups.Pods(); err == nil || !strings.Contains(err.Error(), "/sys/fs/cgroup") {
+		if pods, err := cgroups.pods(); err == nil || !strings.Contains(err.Error(), "/sys/fs/cgroup") {
 			t.Errorf("v%d, only a part can be seen: %v, %v", version, pods, err)
 		}
 		tree.mounts()
-		if pods, err := cgroups.Pods(); err == nil {
+		if pods, err := cgroups.pods(); err == nil {
 			t.Errorf("v%d, no cgroup is mounted: %v", version, pods)
 		}
 	}
@@ -318,7 +318,7 @@ func TestTooManyCgroupsCountAsRunning(t *testing.T) {
 	for i := range maxNested + 1 {
 		tree.container(fmt.Sprintf("kubepods/pod%s/%s/%d", uid1, id1, i))
 	}
-	pods, err := NewCgroups(tree.proc, "").Pods()
+	pods, err := newCgroups(tree.proc, "").pods()
 	if err != nil || len(pods) != 1 || !pods[0].Containers[0].Populated {
 		t.Errorf("%+v, %v", pods, err)
 	}

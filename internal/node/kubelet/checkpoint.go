@@ -28,16 +28,16 @@ const MaxCheckpoint = 64 << 20
 // again at the next Allocate or device list.
 var ErrNoCheckpoint = errors.New("the kubelet has no device checkpoint")
 
-// CorruptError means that a checkpoint is invalid. A kubelet that starts now would find the same file, and start
+// corruptError means that a checkpoint is invalid. A kubelet that starts now would find the same file, and start
 // without its assignments.
-type CorruptError struct {
+type corruptError struct {
 	Path string
 	// Offset is the byte at which parsing failed; -1 when the whole file is invalid.
 	Offset int64
 	Why    string
 }
 
-func (e *CorruptError) Error() string {
+func (e *corruptError) Error() string {
 	at := ""
 	if e.Offset >= 0 {
 		at = fmt.Sprintf(" at byte %d", e.Offset)
@@ -79,7 +79,7 @@ type Checkpoint struct {
 }
 
 // ReadCheckpoint reads the checkpoint of the kubelet whose directory (usually /var/lib/kubelet) is given. The error is
-// ErrNoCheckpoint when there is no file, a *CorruptError when it is invalid, and otherwise that of the file system.
+// ErrNoCheckpoint when there is no file, a *corruptError when it is invalid, and otherwise that of the file system.
 func ReadCheckpoint(kubeletDir string) (*Checkpoint, error) {
 	path := filepath.Join(kubeletDir, CheckpointFile)
 	blob, err := readInRoot(filepath.Dir(path), filepath.Base(path), MaxCheckpoint)
@@ -88,29 +88,29 @@ func ReadCheckpoint(kubeletDir string) (*Checkpoint, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("read %s: %w", path, ErrNoCheckpoint)
 	case errors.As(err, &large):
-		return nil, &CorruptError{Path: path, Offset: -1, Why: large.Error()}
+		return nil, &corruptError{Path: path, Offset: -1, Why: large.Error()}
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	parsed, err := ParseCheckpoint(blob)
-	if corrupt, ok := errors.AsType[*CorruptError](err); ok {
+	parsed, err := parseCheckpoint(blob)
+	if corrupt, ok := errors.AsType[*corruptError](err); ok {
 		corrupt.Path = path
 	}
 	return parsed, err
 }
 
-// ParseCheckpoint reads a checkpoint's bytes, in the format of kubelet 1.20 and
-// later or the older one. Its only error is *CorruptError.
-func ParseCheckpoint(blob []byte) (*Checkpoint, error) {
+// parseCheckpoint reads a checkpoint's bytes, in the format of kubelet 1.20 and
+// later or the older one. Its only error is *corruptError.
+func parseCheckpoint(blob []byte) (*Checkpoint, error) {
 	if len(blob) == 0 {
-		return nil, &CorruptError{Offset: 0, Why: "the file is empty"}
+		return nil, &corruptError{Offset: 0, Why: "the file is empty"}
 	}
 	file, err := checkpoint.Decode(blob)
 	if err != nil {
 		return nil, explainJSON(err, blob)
 	}
 	if file.Sum != nil && *file.Sum != file.Want {
-		return nil, &CorruptError{Offset: -1, Why: fmt.Sprintf("its checksum is %d, its content has %d", *file.Sum, file.Want)}
+		return nil, &corruptError{Offset: -1, Why: fmt.Sprintf("its checksum is %d, its content has %d", *file.Sum, file.Want)}
 	}
 	result := &Checkpoint{Registered: map[string][]string{}, Verified: file.Sum != nil, Old: file.Old}
 	for resource, ids := range file.Registered {
@@ -154,18 +154,18 @@ func compareAssignments(a, b Assignment) int {
 	return strings.Compare(a.Resource, b.Resource)
 }
 
-func explainJSON(err error, blob []byte) *CorruptError {
+func explainJSON(err error, blob []byte) *corruptError {
 	var syntax *json.SyntaxError
 	var mistyped *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax) && syntax.Offset >= int64(len(blob)) && strings.Contains(syntax.Error(), "unexpected end"):
-		return &CorruptError{Offset: syntax.Offset, Why: "the file ends in the middle"}
+		return &corruptError{Offset: syntax.Offset, Why: "the file ends in the middle"}
 	case errors.As(err, &syntax):
-		return &CorruptError{Offset: syntax.Offset, Why: syntax.Error()}
+		return &corruptError{Offset: syntax.Offset, Why: syntax.Error()}
 	case errors.As(err, &mistyped):
-		return &CorruptError{Offset: mistyped.Offset, Why: fmt.Sprintf("%s cannot be a JSON %s", mistyped.Field, mistyped.Value)}
+		return &corruptError{Offset: mistyped.Offset, Why: fmt.Sprintf("%s cannot be a JSON %s", mistyped.Field, mistyped.Value)}
 	}
-	return &CorruptError{Offset: -1, Why: err.Error()}
+	return &corruptError{Offset: -1, Why: err.Error()}
 }
 
 type tooLargeError struct{ size, limit int64 }

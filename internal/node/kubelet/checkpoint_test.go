@@ -157,7 +157,7 @@ func TestReadBadCheckpoint(t *testing.T) {
 				}
 			}
 			_, err := ReadCheckpoint(dir)
-			var corrupt *CorruptError
+			var corrupt *corruptError
 			if !errors.As(err, &corrupt) {
 				t.Fatalf("got %v, want a *CorruptError", err)
 			}
@@ -204,7 +204,7 @@ func TestBadResponse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := ParseCheckpoint(blob)
+	got, err := parseCheckpoint(blob)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestBadResponse(t *testing.T) {
 	}
 }
 
-// FuzzParseCheckpoint: any content results in a checkpoint or a *CorruptError whose offset is within the content.
+// FuzzParseCheckpoint: any content results in a checkpoint or a *corruptError whose offset is within the content.
 func FuzzParseCheckpoint(f *testing.F) {
 	for _, name := range []string{"empty.json", "two-pods.json", "old.json", "seed.json"} {
 		blob := fixture(f, name)
@@ -223,7 +223,7 @@ func FuzzParseCheckpoint(f *testing.F) {
 	}
 	f.Add([]byte("CORRUPTED"))
 	f.Fuzz(func(t *testing.T, blob []byte) {
-		got, err := ParseCheckpoint(blob)
+		got, err := parseCheckpoint(blob)
 		if err == nil {
 			for _, a := range got.Assignments {
 				if (a.Response == nil) != (a.ResponseError != "") {
@@ -232,7 +232,7 @@ func FuzzParseCheckpoint(f *testing.F) {
 			}
 			return
 		}
-		var corrupt *CorruptError
+		var corrupt *corruptError
 		if !errors.As(err, &corrupt) || corrupt.Why == "" || corrupt.Offset < -1 || corrupt.Offset > int64(len(blob))+1 {
 			t.Fatalf("got %#v for %q", err, blob)
 		}
@@ -262,7 +262,7 @@ func BenchmarkParseCheckpoint(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := ParseCheckpoint(blob); err != nil {
+		if _, err := parseCheckpoint(blob); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -51,7 +51,7 @@ func (r *CheckpointReader) Read() (*Checkpoint, error) {
 
 // lasting reports whether an error lasts until the file is written: it does not exist, or is invalid.
 func lasting(err error) bool {
-	var corrupt *CorruptError
+	var corrupt *corruptError
 	return errors.Is(err, ErrNoCheckpoint) || errors.As(err, &corrupt)
 }
 

@@ -59,28 +59,28 @@ type Keys struct {
 	Kind, Sandbox string
 }
 
-// ContainerdKeys are those of containerd, which sets them after those of the pod (containerd 2.2, internal/cri/annotations).
-func ContainerdKeys() Keys {
+// containerdKeys are those of containerd, which sets them after those of the pod (containerd 2.2, internal/cri/annotations).
+func containerdKeys() Keys {
 	const prefix = "io.kubernetes.cri."
 	return Keys{Namespace: prefix + "sandbox-namespace", Pod: prefix + "sandbox-name", Container: prefix + "container-name", Kind: prefix + "container-type", Sandbox: "sandbox"}
 }
 
-// CRIOKeys are the kubelet's labels, which CRI-O sets after the annotations of the pod (CRI-O 1.37, internal/factory/container and
+// crioKeys are the kubelet's labels, which CRI-O sets after the annotations of the pod (CRI-O 1.37, internal/factory/container and
 // server/sandbox_run_linux.go). Its io.kubernetes.cri-o.ContainerType is not among them: in a sandbox, an annotation of the pod replaces
 // it.
-func CRIOKeys() Keys {
+func crioKeys() Keys {
 	const prefix = "io.kubernetes."
 	return Keys{Namespace: prefix + "pod.namespace", Pod: prefix + "pod.name", Container: prefix + "container.name", Kind: prefix + "container.name", Sandbox: "POD"}
 }
 
 // TaskBundle is where a containerd with that state directory keeps the OCI specs of pods' containers.
 func TaskBundle(stateDir string) Bundle {
-	return Bundle{Dir: filepath.Join(stateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json", Keys: ContainerdKeys()}
+	return Bundle{Dir: filepath.Join(stateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json", Keys: containerdKeys()}
 }
 
 // CRIOBundle is where a CRI-O with that run root keeps the OCI specs with a storage driver such as overlay.
 func CRIOBundle(runRoot, driver string) Bundle {
-	return Bundle{Dir: filepath.Join(runRoot, driver+"-containers"), File: filepath.Join("userdata", "config.json"), Keys: CRIOKeys()}
+	return Bundle{Dir: filepath.Join(runRoot, driver+"-containers"), File: filepath.Join("userdata", "config.json"), Keys: crioKeys()}
 }
 
 // DefaultBundles are the places of containerd, of docker on containerd, and of CRI-O,
@@ -108,11 +108,11 @@ type ContainersDeps struct {
 	Vendors []gpu.Traits
 }
 
-// Containers finds the running containers of a node: those in whose cgroup a thread runs (see Cgroups). It caches their
+// Containers finds the running containers of a node: those in whose cgroup a thread runs (see cgroupReader). It caches their
 // specs, which never change. It may be used concurrently.
 type Containers struct {
 	deps    ContainersDeps
-	cgroups *Cgroups
+	cgroups *cgroupReader
 
 	mu    sync.Mutex
 	known map[string]Container // by ID; those whose spec was read
@@ -123,13 +123,13 @@ func NewContainers(deps ContainersDeps) *Containers {
 	if deps.Bundles == nil {
 		deps.Bundles = func() []Bundle { return nil }
 	}
-	return &Containers{deps: deps, cgroups: NewCgroups(deps.ProcRoot, deps.CgroupRoot), known: map[string]Container{}}
+	return &Containers{deps: deps, cgroups: newCgroups(deps.ProcRoot, deps.CgroupRoot), known: map[string]Container{}}
 }
 
 // Live lists the containers in which a thread runs, sorted by pod UID and ID. A spec that cannot be read is reported in
 // Container.SpecError, not as an error of Live.
 func (c *Containers) Live() ([]Container, error) {
-	pods, err := c.cgroups.Pods()
+	pods, err := c.cgroups.pods()
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (c *Containers) LiveIn(podUID string) ([]Container, error) {
 
 // InPod is LiveIn and reports whether the pod has a cgroup.
 func (c *Containers) InPod(podUID string) (living []Container, there bool, err error) {
-	pod, there, err := c.cgroups.Pod(podUID)
+	pod, there, err := c.cgroups.pod(podUID)
 	if err != nil || !there {
 		return nil, false, err
 	}
@@ -167,15 +167,15 @@ func (c *Containers) InPod(podUID string) (living []Container, there bool, err e
 }
 
 // PodUIDs are the pods that have a cgroup: a pod that had one and has none any more has ended.
-func (c *Containers) PodUIDs() ([]string, error) { return c.cgroups.UIDs() }
+func (c *Containers) PodUIDs() ([]string, error) { return c.cgroups.uids() }
 
 // PIDs returns the processes of a running container.
 func (c *Containers) PIDs(container *Container) ([]int, error) {
-	return c.cgroups.PIDs(container.Cgroup)
+	return c.cgroups.pids(container.Cgroup)
 }
 
 // living returns the running containers of a pod, with their specs.
-func (c *Containers) living(pod PodCgroup) []Container {
+func (c *Containers) living(pod cgroupOfPod) []Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var result []Container

@@ -104,8 +104,8 @@ func FuzzParseKeys(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := ParseKeys(FormatKeys(keys))
-		if err != nil || FormatKeys(again) != FormatKeys(keys) || len(again) != len(keys) {
+		again, err := ParseKeys(formatKeys(keys))
+		if err != nil || formatKeys(again) != formatKeys(keys) || len(again) != len(keys) {
 			t.Fatalf("%q: %v, then %v, %v", text, keys, again, err)
 		}
 	})
@@ -115,7 +115,7 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"process":{"env":["A=1"]},"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":-1}]}}`))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var c Container
-		if c.readSpec(blob, ContainerdKeys(), ContainersDeps{GrantsDir: "/run/berth/grants"}) == nil {
+		if c.readSpec(blob, containerdKeys(), ContainersDeps{GrantsDir: "/run/berth/grants"}) == nil {
 			c.Open(twoGPUs())
 		}
 	})
@@ -128,7 +128,7 @@ func TestHostUsers(t *testing.T) {
 	read := func(linux string) Container {
 		t.Helper()
 		var c Container
-		if err := c.readSpec([]byte(`{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "linux": {`+linux+`}}`), ContainerdKeys(), ContainersDeps{Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}}); err != nil {
+		if err := c.readSpec([]byte(`{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "linux": {`+linux+`}}`), containerdKeys(), ContainersDeps{Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}}); err != nil {
 			t.Fatal(err)
 		}
 		return c

@@ -8,7 +8,7 @@
 // # Running containers
 //
 // A container holds its devices as long as one of its threads runs. This is read from the kernel's cgroups (see
-// Cgroups): a walk over /proc would treat a process whose first thread has ended as ended, miss one that forks and ends
+// cgroupReader): a walk over /proc would treat a process whose first thread has ended as ended, miss one that forks and ends
 // all the time, and cost more with more processes on the host. In version 1 cgroup.procs lists the processes with a
 // running thread, without zombies; in version 2 "populated" is the same for a cgroup and all below it.
 // TestLivingIsWhatTheKernelCounts verifies this on the running kernel.

@@ -30,7 +30,7 @@ func GrantID(source, dir string) (string, bool) {
 // maxKeys bounds the devices that one variable may name.
 const maxKeys = 1024
 
-// DevicesEnv returns the name of the variable in the response to Allocate for a resource; its value is FormatKeys of
+// DevicesEnv returns the name of the variable in the response to Allocate for a resource; its value is formatKeys of
 // the devices. Each resource has its own variable, because the kubelet keeps only one value per name when a container
 // requests two resources.
 //
@@ -52,11 +52,11 @@ func DevicesEnv(resource string) string {
 
 // Mark returns the variable that names the devices of a resource in a container's environment, with its value.
 func Mark(resource string, keys []gpu.DeviceKey) (name, value string) {
-	return DevicesEnv(resource), FormatKeys(keys)
+	return DevicesEnv(resource), formatKeys(keys)
 }
 
-// FormatKeys prints keys in order, comma between them; ParseKeys reads it.
-func FormatKeys(keys []gpu.DeviceKey) string {
+// formatKeys prints keys in order, comma between them; ParseKeys reads it.
+func formatKeys(keys []gpu.DeviceKey) string {
 	if len(keys) == 1 {
 		return keys[0].String()
 	}

@@ -31,8 +31,8 @@ const (
 
 // Errors of PodResources.
 var (
-	// ErrNoPodResources means that no process serves the socket: the kubelet is down or has not started yet.
-	ErrNoPodResources = errors.New("the kubelet does not respond on its PodResources socket")
+	// errNoPodResources means that no process serves the socket: the kubelet is down or has not started yet.
+	errNoPodResources = errors.New("the kubelet does not respond on its PodResources socket")
 	// ErrNoPod means that the kubelet has no pod with that name.
 	ErrNoPod = errors.New("the kubelet has no such pod")
 )
@@ -118,7 +118,7 @@ func (p *PodResources) Allocatable(ctx context.Context) ([]Devices, error) {
 
 func (p *PodResources) call(ctx context.Context, do func(context.Context, v1.PodResourcesListerClient) error) error {
 	if _, err := os.Stat(p.socket); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: there is no %s", ErrNoPodResources, p.socket)
+		return fmt.Errorf("%w: there is no %s", errNoPodResources, p.socket)
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -137,7 +137,7 @@ func (p *PodResources) call(ctx context.Context, do func(context.Context, v1.Pod
 	defer conn.Close()
 	err = do(ctx, v1.NewPodResourcesListerClient(conn))
 	if status.Code(err) == codes.Unavailable {
-		return fmt.Errorf("%w: %s: %w", ErrNoPodResources, p.socket, err)
+		return fmt.Errorf("%w: %s: %w", errNoPodResources, p.socket, err)
 	}
 	return err
 }

@@ -83,7 +83,7 @@ func TestPodResources(t *testing.T) {
 	dir := shortDir(t)
 	client := NewPodResources(dir)
 	ctx := t.Context()
-	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, ErrNoPodResources) {
+	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, errNoPodResources) {
 		t.Fatalf("before the kubelet: %v", err)
 	}
 	lister := &fakeLister{pods: []*v1.PodResources{
@@ -122,7 +122,7 @@ func TestPodResources(t *testing.T) {
 	}
 	// The kubelet restarts: the socket is removed and created again.
 	stop()
-	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, ErrNoPodResources) {
+	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, errNoPodResources) {
 		t.Errorf("after the kubelet: %v", err)
 	}
 	stop = serve(t, dir, lister)
@@ -132,7 +132,7 @@ func TestPodResources(t *testing.T) {
 	}
 	lister.block = true
 	client.timeout = time.Millisecond
-	if _, err := client.Get(ctx, "default", "z"); err == nil || errors.Is(err, ErrNoPodResources) {
+	if _, err := client.Get(ctx, "default", "z"); err == nil || errors.Is(err, errNoPodResources) {
 		t.Errorf("from a kubelet that does not respond: %v", err)
 	}
 }
@@ -150,7 +150,7 @@ func TestPodResourcesDeadSocket(t *testing.T) {
 	}
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	listener.Close()
-	if _, err := NewPodResources(dir).Get(t.Context(), "default", "z"); !errors.Is(err, ErrNoPodResources) {
+	if _, err := NewPodResources(dir).Get(t.Context(), "default", "z"); !errors.Is(err, errNoPodResources) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -21,8 +21,8 @@ const (
 	maxCommandLine = 1 << 20
 )
 
-// ErrNotInContainer means that a process does not belong to a container of a pod.
-var ErrNotInContainer = errors.New("the process is in no container of a pod")
+// errNotInContainer means that a process does not belong to a container of a pod.
+var errNotInContainer = errors.New("the process is in no container of a pod")
 
 // Process is a process of a container.
 type Process struct {
@@ -35,7 +35,7 @@ type Process struct {
 	StartTime uint64
 }
 
-// ProcessOf returns the container and pod that a process belongs to. The error is ErrNotInContainer when there is none,
+// ProcessOf returns the container and pod that a process belongs to. The error is errNotInContainer when there is none,
 // and fs.ErrNotExist when there is no such process.
 func ProcessOf(procRoot string, pid int) (Process, error) {
 	// The PID can be reused between two reads, so the start time is read before and after; a second change within
@@ -47,7 +47,7 @@ func ProcessOf(procRoot string, pid int) (Process, error) {
 		}
 		owner, ok := ParseCgroup(string(text), "")
 		if !ok {
-			return Process{}, fmt.Errorf("find the pod of process %d: %w", pid, ErrNotInContainer)
+			return Process{}, fmt.Errorf("find the pod of process %d: %w", pid, errNotInContainer)
 		}
 		start, err := StartTime(procRoot, pid)
 		if err != nil {
@@ -62,7 +62,7 @@ func ProcessOf(procRoot string, pid int) (Process, error) {
 				StartTime: start}, nil
 		}
 	}
-	return Process{}, fmt.Errorf("find the pod of process %d: it moves between cgroups: %w", pid, ErrNotInContainer)
+	return Process{}, fmt.Errorf("find the pod of process %d: it moves between cgroups: %w", pid, errNotInContainer)
 }
 
 // StartTime returns when a process started, in clock ticks since boot (field 22 of /proc/PID/stat; 100 ticks per second on all

@@ -123,7 +123,7 @@ func FuzzParseCgroup(f *testing.F) {
 	f.Add("0::/system.slice/a-kubepods-pod"+strings.ReplaceAll(uid1, "-", "_")+".slice:cri-containerd:"+id1, "/a")
 	f.Fuzz(func(t *testing.T, text, root string) {
 		owner, ok := ParseCgroup(text, root)
-		if ok && (!isPodUID(owner.PodUID) || !IsContainerID(owner.ContainerID) || !filepath.IsLocal(owner.ContainerID)) {
+		if ok && (!isPodUID(owner.PodUID) || !isContainerID(owner.ContainerID) || !filepath.IsLocal(owner.ContainerID)) {
 			t.Fatalf("%q gave %+v", text, owner)
 		}
 	})
@@ -186,7 +186,7 @@ func TestProcessOf(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("in a cgroup apart from the pod's: %v, -want +got:\n%s", err, diff)
 	}
-	if _, err := ProcessOf(p.root, 3); !errors.Is(err, ErrNotInContainer) {
+	if _, err := ProcessOf(p.root, 3); !errors.Is(err, errNotInContainer) {
 		t.Errorf("a process of the host: %v", err)
 	}
 	for _, pid := range []int{5, 400} {

@@ -1,12 +1,8 @@
 package labels
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
@@ -14,33 +10,10 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-var update = flag.Bool("update", false, "write the golden files again")
-
 // build computes the labels, including those about NVIDIA's GPUs.
 func build(in Input) Labels {
 	in.Vendors = []Vendor{gpulabels.Vendor{}}
 	return Build(in)
-}
-
-// golden compares text with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; go test -update writes it again):\n%s", path, diff)
-	}
 }
 
 // node is a simulated machine with the readers of an agent.

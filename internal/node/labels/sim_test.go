@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -17,7 +18,7 @@ func TestProfiles(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
 			n := newNode(t, profile)
-			golden(t, "profiles/"+profile, string(build(n.input(offer.Settings{MIGStrategy: offer.MIGMixed})).Text()))
+			golden.File(t, "testdata/profiles/"+profile, string(build(n.input(offer.Settings{MIGStrategy: offer.MIGMixed})).Text()))
 		})
 	}
 }
@@ -138,7 +139,7 @@ func TestPartitions(t *testing.T) {
 					changed[key] = "(gone)"
 				}
 			}
-			golden(t, "mig/"+name, string(changed.Text()))
+			golden.File(t, "testdata/mig/"+name, string(changed.Text()))
 		})
 	}
 }

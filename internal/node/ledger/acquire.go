@@ -10,7 +10,7 @@ import (
 )
 
 // Acquire takes devices for a holder, all or none. It fails with *BlockedError, which names the first device that is
-// blocked, or with *ListedError.
+// blocked, or with *listedError.
 //
 // For a Pod (from Allocate, which only knows the resource) the devices are refused that are blocked, that a container
 // uses, and that the kubelet's checkpoint lists for another running pod; see the package comment. The grant is pending,
@@ -99,7 +99,7 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 	})
 }
 
-// tryForPod grants the devices, or returns why not. With a *ListedError it returns the questions whose answers may
+// tryForPod grants the devices, or returns why not. With a *listedError it returns the questions whose answers may
 // change that.
 func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
 	j := newJoin(l, seen)
@@ -127,7 +127,7 @@ func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey
 			continue
 		}
 		if refused == nil {
-			refused = &ListedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace,
+			refused = &listedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace,
 				Name: x.facts.Name, Containers: x.containers, Since: r.Since}
 		}
 		questions = append(questions, Question{

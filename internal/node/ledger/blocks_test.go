@@ -34,7 +34,7 @@ func TestTableAgreesWithRules(t *testing.T) {
 			"pod":      func(*rapid.T) { _ = l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource()}, some()) },
 			"pod too":  func(*rapid.T) { _ = l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource()}, some()) },
 			"claim":    func(*rapid.T) { _ = l.Acquire(claim(name()), some()) },
-			"adopt":    func(*rapid.T) { _ = l.Adopt(claim(name()), some()) },
+			"adopt":    func(*rapid.T) { _ = adoptOne(l, claim(name()), some()) },
 			"maintain": func(*rapid.T) { _ = l.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: name()}, some()) },
 			"release":  func(*rapid.T) { _ = l.Release(claim(name()), nil) },
 			"reconcile": func(t *rapid.T) {

@@ -46,15 +46,15 @@ func (c Claim) Holder() gpu.Holder {
 	return gpu.Holder{Kind: gpu.HolderClaim, ID: c.UID, Namespace: c.Namespace, Name: c.Name}
 }
 
-// NotHeldError means that a holder does not have a device.
-type NotHeldError struct {
+// notHeldError means that a holder does not have a device.
+type notHeldError struct {
 	Holder gpu.Holder
 	// Key is zero when the holder has no device at all.
 	Key gpu.DeviceKey
 }
 
 // Error names the holder and the device.
-func (e *NotHeldError) Error() string {
+func (e *notHeldError) Error() string {
 	if e.Key == (gpu.DeviceKey{}) {
 		return e.Holder.String() + " holds no device; prepare it first"
 	}
@@ -122,18 +122,6 @@ func (l *Ledger) adoptClaim(claim Claim) error {
 	return l.adopt(claim.Holder(), claim.Pods, claim.Devices)
 }
 
-// Adopt is AdoptAll for one holder of which no pods are known.
-func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	var refused error
-	if err := l.inMemory(func() { refused = l.adopt(holder, nil, devicesOf(keys)) }); err != nil && refused == nil {
-		refused = err
-	}
-	if refused != nil {
-		return fmt.Errorf("adopt devices: %w", refused)
-	}
-	return nil
-}
-
 // adopt is called with the mutex held.
 func (l *Ledger) adopt(holder gpu.Holder, pods []gpu.Pod, devices []ClaimDevice) error {
 	var refused error
@@ -168,7 +156,7 @@ func (l *Ledger) reserved(holder gpu.Holder, want gpu.Located) *Holding {
 // Resolve changes the hold of a claim or maintenance on a placement into one on the MIG device that is there now, in one
 // write. The device is held at every moment: a program that dies meanwhile leaves either the one or the other. It keeps
 // the time, the pods, the requests and the profile. It does nothing when the holder has the MIG device and not the placement, so that
-// it may be called again. It fails with *NotHeldError, and with *BlockedError when another holder has the MIG device.
+// it may be called again. It fails with *notHeldError, and with *BlockedError when another holder has the MIG device.
 func (l *Ledger) Resolve(holder gpu.Holder, placed gpu.DeviceKey, device gpu.UUID) error {
 	to := gpu.DeviceKey{GPU: placed.GPU, MIG: device, Share: placed.Share}
 	if !placed.Placement.Known() || device == "" {
@@ -202,7 +190,7 @@ func (l *Ledger) exchange(holder gpu.Holder, from gpu.DeviceKey, to gpu.Located)
 		case now != nil && now.Holder.Same(holder) && (old == nil || !old.Holder.Same(holder)):
 			return nil
 		case old == nil || !old.Holder.Same(holder):
-			return &NotHeldError{Holder: holder, Key: from}
+			return &notHeldError{Holder: holder, Key: from}
 		}
 		if blocking := l.inTheWay(holder, to); blocking != nil {
 			return &BlockedError{Key: to.Key, Holding: blocking.clone()}

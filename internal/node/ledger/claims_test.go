@@ -491,7 +491,7 @@ func TestClaimsAtTheSameTime(t *testing.T) {
 		func(l *Ledger, c Claim) error { return l.Release(c.Holder(), nil) },
 		func(l *Ledger, c Claim) error { _, err := l.AdoptAll([]Claim{c}); return err },
 		func(l *Ledger, _ Claim) error { l.Reconcile(l.NewView()); return nil },
-		func(l *Ledger, _ Claim) error { l.BlockedBy("gpu", key("G0/M1")); l.HasWriter(); return l.Refresh() },
+		func(l *Ledger, _ Claim) error { l.BlockedBy("gpu", key("G0/M1")); l.HasWriter(); return l.followFile() },
 	}
 	var wait sync.WaitGroup
 	for i, part := range parts {
@@ -606,7 +606,7 @@ func TestUnknownPodBesideAClaim(t *testing.T) {
 			if err := l.AcquireClaim(train(on("G0"))); err != nil {
 				t.Fatal(err)
 			}
-			view := NodeView{CheckpointErr: ErrDistrusted, Containers: []Container{{ID: "c9", PodUID: "P9", Name: "main", Open: []gpu.DeviceKey{key(test.open)}}}}
+			view := NodeView{CheckpointErr: errDistrusted, Containers: []Container{{ID: "c9", PodUID: "P9", Name: "main", Open: []gpu.DeviceKey{key(test.open)}}}}
 			view.Claims = []ClaimPods{{UID: "claim-1", Pods: train().Pods}}
 			if test.claim != "" {
 				view.Claims = append(view.Claims, ClaimPods{UID: test.claim, Pods: []gpu.Pod{{UID: "P9"}}})

@@ -56,7 +56,7 @@
 //	  kubelet has not called the device free since it was granted   |
 //	the same, and the pod never had a cgroup                        | granted: the Allocate is the pod's own, or the
 //	                                                                |   pod was rejected in admission
-//	lists it for another pod, living or unknown                     | refused (ListedError), after Deps.Ask
+//	lists it for another pod, living or unknown                     | refused (listedError), after Deps.Ask
 //
 // A refusal fails the admission of one pod, and makes the kubelet recompute its reservations. A device that is
 // allocated twice is worse. GetPreferredAllocation prefers such devices last (the result of Offered).
@@ -133,7 +133,7 @@
 // records those. When the writer ends, the previous one finds the lock free at the next Reconcile, or when a claim is
 // prepared, and takes over again.
 //
-// An agent that was opened as a follower reads the file when it has changed, at each Reconcile and Refresh, and refuses
+// An agent that was opened as a follower reads the file when it has changed, at each Reconcile and followFile, and refuses
 // claims and maintenance (ErrFollows) until TakeOver. It leaves a file that is damaged or newer to the writer. So the old
 // agent prepares claims until the kubelet calls the new one. A follower that finds no writer (HasWriter) takes over at
 // once.

@@ -51,10 +51,10 @@ func (l *Ledger) takeOver() error {
 	return nil
 }
 
-// Refresh brings a follower in line with the file, as Reconcile does: it reads the file, and if that has changed it
+// followFile brings a follower in line with the file, as Reconcile does: it reads the file, and if that has changed it
 // replaces the state by it, except for grants to pods that this ledger has made and that the file does not have. It does
 // nothing for a ledger that is or was the writer. While the file cannot be read the state does not change.
-func (l *Ledger) Refresh() error {
+func (l *Ledger) followFile() error {
 	if !l.store.follows() {
 		return nil
 	}

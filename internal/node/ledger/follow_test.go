@@ -29,7 +29,7 @@ var writes = map[string]func(l *Ledger) error{
 	"AcquireClaim":              func(l *Ledger) error { return l.AcquireClaim(train(on("G5"))) },
 	"AcquireClaim of held ones": func(l *Ledger) error { return l.AcquireClaim(Claim{UID: "A", Devices: []ClaimDevice{on("G0")}}) },
 	"AdoptAll":                  func(l *Ledger) error { _, err := l.AdoptAll([]Claim{train(on("G5"))}); return err },
-	"Adopt":                     func(l *Ledger) error { return l.Adopt(claim("A"), []gpu.DeviceKey{key("G0")}) },
+	"Adopt":                     func(l *Ledger) error { return adoptOne(l, claim("A"), []gpu.DeviceKey{key("G0")}) },
 	"Resolve":                   func(l *Ledger) error { return l.Resolve(claim("A"), anyKey("G1/0:4"), "M1") },
 	"Unresolve":                 func(l *Ledger) error { return l.Unresolve(claim("A"), key("G1/M2"), gpu.Placement{Start: 4, Size: 2}) },
 	"Release":                   func(l *Ledger) error { return l.Release(claim("A"), nil) },
@@ -49,7 +49,7 @@ func TestOnlyTheWriterWrites(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := follower.Refresh(); err != nil {
+			if err := follower.followFile(); err != nil {
 				t.Fatal(err)
 			}
 			before, file := names(follower), content(t, path)
@@ -98,7 +98,7 @@ func content(t *testing.T, path string) string {
 	return string(blob)
 }
 
-// TestFollowerFollows: what the writer writes is in force in the follower with the next comparison, or with Refresh, and its
+// TestFollowerFollows: what the writer writes is in force in the follower with the next comparison, or with followFile, and its
 // subscribers are signalled then and only then.
 func TestFollowerFollows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
@@ -116,8 +116,8 @@ func TestFollowerFollows(t *testing.T) {
 		}
 	}
 	refreshers := map[string]func() error{
-		"Refresh":   follower.Refresh,
-		"Reconcile": func() error { follower.Reconcile(follower.NewView()); return nil },
+		"followFile": follower.followFile,
+		"Reconcile":  func() error { follower.Reconcile(follower.NewView()); return nil },
 	}
 	for name, refresh := range refreshers {
 		changes := []func() error{
@@ -154,7 +154,7 @@ func TestFollowerKeepsItsGrants(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	writer := openTest(t, path, nil)
 	follower := openTest(t, path, following)
-	if err := errors.Join(follower.Acquire(pod, []gpu.DeviceKey{key("G0")}), writer.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}), follower.Refresh()); err != nil {
+	if err := errors.Join(follower.Acquire(pod, []gpu.DeviceKey{key("G0")}), writer.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}), follower.followFile()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"G0 Pod pending", "G1 Claim A"}
@@ -187,7 +187,7 @@ func TestFollowerWithABadFile(t *testing.T) {
 				}
 			}
 			spoil()
-			if err := follower.Refresh(); err != nil {
+			if err := follower.followFile(); err != nil {
 				t.Fatal(err)
 			}
 			faults := follower.Faults()
@@ -197,7 +197,7 @@ func TestFollowerWithABadFile(t *testing.T) {
 			if content(t, path) != test.content || !slices.Equal(names(follower), []string{"G0 Claim A"}) {
 				t.Errorf("the follower has %v, the file %q", names(follower), content(t, path))
 			}
-			if err := errors.Join(writer.Acquire(claim("B"), []gpu.DeviceKey{key("G1")}), follower.Refresh()); err != nil {
+			if err := errors.Join(writer.Acquire(claim("B"), []gpu.DeviceKey{key("G1")}), follower.followFile()); err != nil {
 				t.Fatal(err)
 			}
 			if len(follower.Faults()) > 0 || len(follower.Holdings()) != 2 {

@@ -39,7 +39,7 @@ type use struct {
 // process.
 func newJoin(l *Ledger, view NodeView) *join {
 	if view.distrusts != l.distrusts {
-		view.Assignments, view.CheckpointErr = nil, ErrDistrusted
+		view.Assignments, view.CheckpointErr = nil, errDistrusted
 	}
 	j := &join{
 		l: l, view: view, checkpoint: view.CheckpointErr == nil,

@@ -95,9 +95,9 @@ func first(ids []string) string {
 	return ids[0]
 }
 
-// ListedError means that a device was refused because the kubelet's checkpoint lists it for another pod that has not
+// listedError means that a device was refused because the kubelet's checkpoint lists it for another pod that has not
 // ended: the kubelet has lost its record of that and offered the device a second time.
-type ListedError struct {
+type listedError struct {
 	Key      gpu.DeviceKey
 	Resource string
 	// Pod is the UID of the other pod; Namespace and Name are empty when they are not known.
@@ -107,7 +107,7 @@ type ListedError struct {
 }
 
 // Error names the device, the pod that has it, the evidence and what follows.
-func (e *ListedError) Error() string {
+func (e *listedError) Error() string {
 	h := gpu.Holder{PodUID: e.Pod, Namespace: e.Namespace, Name: e.Name, Container: e.Containers[0]}
 	return fmt.Sprintf("device %s is allocated to %s since %s: the kubelet's checkpoint lists it, and that pod has not ended. The kubelet has offered it a second time; "+
 		"with this refusal it corrects its record, and the next pod gets a free device",
@@ -233,7 +233,7 @@ func Open(deps Deps) (*Ledger, error) {
 	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}, forgotten: map[string]time.Time{}}
 	l.publish()
 	if deps.Follow {
-		err = l.Refresh()
+		err = l.followFile()
 	} else {
 		err = l.takeOver()
 	}

@@ -131,7 +131,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	case "maintain":
 		return say(l.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: id}, keys))
 	case "adopt":
-		return say(l.Adopt(gpu.Holder{Kind: gpu.HolderClaim, ID: id}, keys))
+		return say(adoptOne(l, gpu.Holder{Kind: gpu.HolderClaim, ID: id}, keys))
 	case "release":
 		kind := gpu.HolderClaim
 		if d.HasArg("maintenance") {
@@ -349,4 +349,16 @@ func (s *stage) view(view NodeView, text string) NodeView {
 		s.assigned = slices.Concat([]Assignment{}, view.Assignments)
 	}
 	return view
+}
+
+// adoptOne adopts the devices of one holder of which no pods are known.
+func adoptOne(l *Ledger, holder gpu.Holder, keys []gpu.DeviceKey) error {
+	var refused error
+	if err := l.inMemory(func() { refused = l.adopt(holder, nil, devicesOf(keys)) }); err != nil && refused == nil {
+		refused = err
+	}
+	if refused != nil {
+		return fmt.Errorf("adopt devices: %w", refused)
+	}
+	return nil
 }

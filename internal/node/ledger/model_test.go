@@ -337,7 +337,7 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, may
 	}
 	if err != nil {
 		w.reserveRemembered()
-		listed, double := errors.AsType[*ListedError](err)
+		listed, double := errors.AsType[*listedError](err)
 		switch {
 		case double && w.file != nil && !w.holds(listed.Pod, c.resource, listed.Key) && !w.away:
 			w.t.Fatalf("%s/%s was refused because of %s, which does not have the device: %v", p.uid, c.name, listed.Pod, err)

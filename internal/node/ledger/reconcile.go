@@ -88,8 +88,8 @@ type NodePod struct {
 	Devices int
 }
 
-// ErrDistrusted replaces the checkpoint after Distrust.
-var ErrDistrusted = errors.New("the kubelet has restarted and its checkpoint was not read since")
+// errDistrusted replaces the checkpoint after Distrust.
+var errDistrusted = errors.New("the kubelet has restarted and its checkpoint was not read since")
 
 var errNotRead = errors.New("not read")
 
@@ -99,7 +99,7 @@ func (l *Ledger) Distrust() Changes {
 	l.mu.Lock()
 	l.distrusts++
 	l.looked = time.Time{}
-	view := NodeView{CheckpointErr: ErrDistrusted, ContainersErr: errNotRead, distrusts: l.distrusts}
+	view := NodeView{CheckpointErr: errDistrusted, ContainersErr: errNotRead, distrusts: l.distrusts}
 	l.mu.Unlock()
 	return l.Reconcile(view)
 }
@@ -108,7 +108,7 @@ func (l *Ledger) Distrust() Changes {
 // rules are in the package comment.
 func (l *Ledger) Reconcile(view NodeView) Changes {
 	l.leadAgain()
-	if err := l.Refresh(); err != nil {
+	if err := l.followFile(); err != nil {
 		l.deps.Log.Warn("Could not follow the ledger of another agent", "error", err)
 	}
 	l.mu.Lock()

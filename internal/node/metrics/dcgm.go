@@ -11,11 +11,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The names of the label with the node's name: every release of dcgm-exporter writes the first, its main branch the second.
-const (
-	HostnameReleased = "Hostname"
-	HostnameNext     = "hostname"
-)
+// hostnameReleased is the name of the label with the node's name that every release of dcgm-exporter writes. Its main branch writes
+// hostname.
+const hostnameReleased = "Hostname"
 
 // DCGM renders the fields of the input in dcgm-exporter's vocabulary. On a GPU that several pods share, a field that adds up, such as
 // memory, has one series for each holder whose part is known, and one without pod labels for the rest. Everything else has one
@@ -28,7 +26,7 @@ func DCGM(in Input) []byte {
 }
 
 func (v *view) dcgm(t *text) {
-	host := labels(cmp.Or(v.in.DCGMHostnameLabel, HostnameReleased), v.in.Node)
+	host := labels(cmp.Or(v.in.DCGMHostnameLabel, hostnameReleased), v.in.Node)
 	var targets []target
 	var instances [][]target
 	for i := range v.gpus {
@@ -152,7 +150,7 @@ func podLabels(o Owner) string {
 // dcgmLabelNames returns the names of all labels that a series can have under dcgm-exporter's names.
 func dcgmLabelNames() []string {
 	return []string{
-		"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", HostnameReleased, "DCGM_FI_DRIVER_VERSION",
+		"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", hostnameReleased, "DCGM_FI_DRIVER_VERSION",
 		"pod", "namespace", "container",
 	}
 }

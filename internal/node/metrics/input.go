@@ -23,7 +23,7 @@ type Input struct {
 	XIDs   []XIDCount
 	// DCGMFields are what the page has under dcgm-exporter's names; none without them.
 	DCGMFields []dcgm.Export
-	// DCGMHostnameLabel is the label of the node's name under dcgm-exporter's names; empty for HostnameReleased.
+	// DCGMHostnameLabel is the label of the node's name under dcgm-exporter's names; empty for that of its releases, Hostname.
 	DCGMHostnameLabel string
 	// Vendors are those whose GPUs Snapshot can have. They say which GPUs have series under dcgm-exporter's names.
 	Vendors []gpu.Traits

@@ -3,12 +3,9 @@ package metrics_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,30 +17,12 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden files again")
-
 // maxPage is the maximum size for 8 GPUs, in both vocabularies together.
 const maxPage = 200 << 10
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *rewrite {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("%s (-want +got), go test ./internal/node/metrics -rewrite makes it again:\n%s", path, diff)
-	}
-}
 
 // TestPages compares the pages of three machines in both vocabularies, and the objects of berth top, with golden files,
 // and checks Prometheus' rules.
@@ -52,13 +31,13 @@ func TestPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := make(t)
 			berth, dcgm := metrics.Berth(in), metrics.DCGM(in)
-			golden(t, name+".berth.txt", berth)
-			golden(t, name+".dcgm.txt", dcgm)
+			golden.File(t, "testdata/"+name+".berth.txt", string(berth))
+			golden.File(t, "testdata/"+name+".dcgm.txt", string(dcgm))
 			object, err := json.MarshalIndent(metrics.Samples(in), "", " ")
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name+".json", append(object, '\n'))
+			golden.File(t, "testdata/"+name+".json", string(append(object, '\n')))
 			t.Logf("%d bytes in Berth's names, %d in DCGM's", len(berth), len(dcgm))
 			if len(berth)+len(dcgm) > maxPage {
 				t.Errorf("the page has %d bytes, want at most %d", len(berth)+len(dcgm), maxPage)

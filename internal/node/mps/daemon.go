@@ -43,7 +43,7 @@ type daemon struct {
 // launch starts a control daemon. Its output goes into a file, not a pipe, so that a broken pipe does not end it after
 // its supervisor has ended.
 func (s *Supervisor) launch(want Wanted, shim []string) (*daemon, error) {
-	logDir := LogDir(s.deps.Root, want.GPU)
+	logDir := logDir(s.deps.Root, want.GPU)
 	out, err := os.OpenFile(filepath.Join(logDir, daemonLog), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)

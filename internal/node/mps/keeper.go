@@ -219,7 +219,7 @@ func (k *keeper) settle() {
 // exitError describes how a daemon ended, with the last lines of its logs.
 func (k *keeper) exitError(how string) error {
 	return fmt.Errorf("the control daemon (process %d) %s: %s; %s", k.daemon.handle.pid, how, k.daemon.cause,
-		logTails(LogDir(k.deps.Root, k.gpu)))
+		logTails(logDir(k.deps.Root, k.gpu)))
 }
 
 // dropDaemon clears the state of a daemon that has ended.
@@ -238,7 +238,7 @@ func (k *keeper) answers(ctx context.Context, d *daemon) bool {
 
 // apply checks a running daemon and sets what can be changed without a restart: the compute mode and the limits.
 func (k *keeper) apply(ctx context.Context, want Wanted) error {
-	boundLogs(LogDir(k.deps.Root, k.gpu))
+	boundLogs(logDir(k.deps.Root, k.gpu))
 	control := k.control(k.gpu)
 	is, err := control.answer(ctx)
 	if errors.Is(err, errUnanswered) {

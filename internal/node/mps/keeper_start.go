@@ -99,7 +99,7 @@ func (k *keeper) write() error {
 // /dev/shm. The directories are kept from one daemon to the next, because containers have them mounted.
 func (k *keeper) directories() (shim []string, err error) {
 	pipe, shm := PipeDir(k.deps.Root, k.gpu), ShmDir(k.deps.Root, k.gpu)
-	for _, dir := range []string{pipe, LogDir(k.deps.Root, k.gpu), shm} {
+	for _, dir := range []string{pipe, logDir(k.deps.Root, k.gpu), shm} {
 		if dir == shm && mounted(shm) {
 			continue // a mount has the mode that it was created with
 		}
@@ -149,7 +149,7 @@ func (k *keeper) awaitFirstAnswer(ctx context.Context) error {
 		}
 		if !k.deps.Clock.Now().Before(deadline) {
 			return fmt.Errorf("the control daemon did not respond within %s: %w; %s", startTimeout, err,
-				logTails(LogDir(k.deps.Root, k.gpu)))
+				logTails(logDir(k.deps.Root, k.gpu)))
 		}
 		timer := k.deps.Clock.NewTimer(startPoll)
 		select {

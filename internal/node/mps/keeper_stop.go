@@ -72,7 +72,7 @@ func (k *keeper) remove() error {
 	if err := unmountShm(ShmDir(k.deps.Root, k.gpu)); err != nil {
 		return err
 	}
-	for _, dir := range []string{PipeDir(k.deps.Root, k.gpu), LogDir(k.deps.Root, k.gpu), ShmDir(k.deps.Root, k.gpu),
+	for _, dir := range []string{PipeDir(k.deps.Root, k.gpu), logDir(k.deps.Root, k.gpu), ShmDir(k.deps.Root, k.gpu),
 		filepath.Join(k.deps.Root, string(k.gpu))} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("remove directory: %w", err)

@@ -71,8 +71,8 @@ type Status struct {
 // PipeDir is the pipe directory of a GPU's daemon; its clients need it as CUDA_MPS_PIPE_DIRECTORY.
 func PipeDir(root string, id gpu.UUID) string { return filepath.Join(root, string(id), "pipe") }
 
-// LogDir is the log directory of a GPU's daemon.
-func LogDir(root string, id gpu.UUID) string { return filepath.Join(root, string(id), "log") }
+// logDir is the log directory of a GPU's daemon.
+func logDir(root string, id gpu.UUID) string { return filepath.Join(root, string(id), "log") }
 
 // ShmDir is the /dev/shm of a GPU's daemon; its clients need it there too.
 func ShmDir(root string, id gpu.UUID) string { return filepath.Join(root, string(id), "shm") }

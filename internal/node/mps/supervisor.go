@@ -204,7 +204,7 @@ func (s *Supervisor) lock(file *os.File) error {
 func (s *Supervisor) mark(id gpu.UUID) string { return s.identity + ":" + string(id) }
 
 func (s *Supervisor) control(id gpu.UUID) control {
-	return control{program: s.deps.Program, pipe: PipeDir(s.deps.Root, id), log: LogDir(s.deps.Root, id)}
+	return control{program: s.deps.Program, pipe: PipeDir(s.deps.Root, id), log: logDir(s.deps.Root, id)}
 }
 
 // load reads the wanted set. If it is lost, the set is rebuilt from the journals; a GPU whose journal is lost too is

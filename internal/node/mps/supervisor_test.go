@@ -43,7 +43,7 @@ func TestUmask(t *testing.T) {
 	s := n.start(n.deps())
 	want := n.want(0)
 	s.set(want)
-	for _, dir := range []string{PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU), ShmDir(n.root, want.GPU)} {
+	for _, dir := range []string{PipeDir(n.root, want.GPU), logDir(n.root, want.GPU), ShmDir(n.root, want.GPU)} {
 		list := exec.Command("/bin/ls", dir)
 		list.Dir = "/"
 		list.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -73,7 +73,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	}
 	modes := map[string]os.FileMode{
 		SocketPath(n.root): os.ModeSocket | 0o600, n.root: os.ModeDir | 0o711, filepath.Join(n.root, wantedName): 0o600,
-		recordOf(n.root, want.GPU).Path: 0o600, PipeDir(n.root, want.GPU): os.ModeDir | 0o755, LogDir(n.root, want.GPU): os.ModeDir | 0o755,
+		recordOf(n.root, want.GPU).Path: 0o600, PipeDir(n.root, want.GPU): os.ModeDir | 0o755, logDir(n.root, want.GPU): os.ModeDir | 0o755,
 		ShmDir(n.root, want.GPU): os.ModeDir | os.ModeSticky | 0o777,
 	}
 	for path, want := range modes {
@@ -206,7 +206,7 @@ func TestChangedLimits(t *testing.T) {
 	}
 	first.end()
 	// A change by another program is reverted at the next check.
-	_, err := control{n.deps().Program, PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU)}.ask(t.Context(),
+	_, err := control{n.deps().Program, PipeDir(n.root, want.GPU), logDir(n.root, want.GPU)}.ask(t.Context(),
 		commandTimeout, "set_default_active_thread_percentage 99")
 	n.check(err)
 	n.setMode(want.GPU, modeDefault)

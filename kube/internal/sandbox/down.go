@@ -12,9 +12,6 @@ import (
 	"time"
 )
 
-// Down removes the sandbox of a Cluster.
-func (c *Cluster) Down(ctx context.Context) error { return Down(ctx, c.dir, nil) }
-
 // Down removes the sandbox in dir: its processes, mounts, cgroups, network and files, whatever state they are in. A
 // missing sandbox is not an error.
 func Down(ctx context.Context, dir string, w io.Writer) error {

@@ -44,15 +44,15 @@ const Usage = `usage: workload COMMAND
 // errUsage is a wrong command line.
 var errUsage = errors.New("wrong usage")
 
-// ExitError ends the program with a code.
-type ExitError int
+// exitError ends the program with a code.
+type exitError int
 
-func (e ExitError) Error() string { return "exit " + strconv.Itoa(int(e)) }
+func (e exitError) Error() string { return "exit " + strconv.Itoa(int(e)) }
 
 // Run runs a command and returns the program's exit code.
 func Run(args []string, stdout, stderr io.Writer) int {
 	err := run(args, stdout)
-	var code ExitError
+	var code exitError
 	switch {
 	case err == nil:
 		return 0
@@ -129,7 +129,7 @@ func run(args []string, stdout io.Writer) error {
 		if err != nil {
 			return errUsage
 		}
-		return ExitError(code)
+		return exitError(code)
 	}
 	return errUsage
 }

@@ -4,7 +4,7 @@
 //   - After a failed attempt, and after an edit of others that was undone, the next attempt waits: 100 ms at first, then twice as long each
 //     time, up to a minute. What wakes a controller does not shorten that.
 //   - The log has one line for each change of the reason, and one when the object is as wanted again.
-//   - It is among [Objects.NotKept] once several attempts in succession were in vain, until it is as wanted: at once after a failure, and
+//   - It is among [Objects.NotKept] once several attempts in succession failed, until it is as wanted: at once after a failure, and
 //     after 5 minutes without another edit where others edit it again and again.
 //
 // It holds state in memory only: after a restart of the operator the attempts begin again. It must not import packages of Berth.

@@ -114,7 +114,7 @@ func TestClassesByResource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, err := ClassNames()
+	names, err := embedded(classKind())
 	if err != nil {
 		t.Fatal(err)
 	}

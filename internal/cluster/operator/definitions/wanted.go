@@ -82,12 +82,6 @@ func embedded(k kind) (map[string]wanted, error) {
 	return all, nil
 }
 
-// ClassNames returns the names of the DeviceClasses, sorted.
-func ClassNames() ([]string, error) {
-	all, err := embedded(classKind())
-	return sortedNames(all), err
-}
-
 // ClassDriver is the DRA driver whose devices the DeviceClasses select.
 const ClassDriver = "gpu.berth.dev"
 

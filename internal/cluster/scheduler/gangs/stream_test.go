@@ -147,7 +147,7 @@ func (s *streamed) fill(t *testing.T, runs func(pod int) time.Duration) {
 	}
 }
 
-// says checks what a pod is told that is kept from reserved places: tools read it.
+// says checks what the message says to a pod that is kept from reserved places: tools read it.
 func (s *streamed) says(t *testing.T, message string) {
 	t.Helper()
 	want := gangplan.Reserved{Gang: "ml/train", Until: s.train().reservation.until.Format(time.RFC3339)}

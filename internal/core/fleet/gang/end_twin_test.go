@@ -354,7 +354,7 @@ func (w *endTwin) planned(p *Planner, got *Ended, set uint) {
 
 // contents is what is known of a fleet, generations included.
 func contents(f *fleet.Fleet) string {
-	text := fmt.Sprintln(f.Free(), f.Capacity())
+	text := fmt.Sprintln(f.Free())
 	for i := range f.Len() {
 		text += fmt.Sprintf("%+v\n", *f.Node(i))
 	}

@@ -58,14 +58,14 @@ type Gang struct {
 
 // validate returns an error for a gang that cannot be.
 func (g *Gang) validate(t *Topology, nodes int) error {
-	level := func(l int) bool { return l >= Anywhere && l <= t.Node() }
+	level := func(l int) bool { return l >= Anywhere && l <= t.node() }
 	switch {
 	case len(g.Members) == 0 || len(g.Members) > MaxMembers:
 		return fmt.Errorf("a gang of %d members; want 1 to %d", len(g.Members), MaxMembers)
 	case g.Min < 1 || g.Min > len(g.Members):
 		return fmt.Errorf("at least %d of %d members; want 1 to all of them", g.Min, len(g.Members))
 	case !level(g.Required) || !level(g.Preferred) || g.Preferred < g.Required:
-		return fmt.Errorf("the preferred level %d and the required level %d; want %d to %d, the preferred one as narrow or narrower", g.Preferred, g.Required, Anywhere, t.Node())
+		return fmt.Errorf("the preferred level %d and the required level %d; want %d to %d, the preferred one as narrow or narrower", g.Preferred, g.Required, Anywhere, t.node())
 	}
 	if err := g.Segment.validate(t); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (m Member) validate(classes, nodes int) error {
 
 // validate returns an error for segments that cannot be.
 func (s Segment) validate(t *Topology) error {
-	if s.Size < 0 || s.Size > 0 && (s.Level < 0 || s.Level > t.Node()) {
+	if s.Size < 0 || s.Size > 0 && (s.Level < 0 || s.Level > t.node()) {
 		return fmt.Errorf("segments of %d members on the level %d; want at least 1 and a level of the topology", s.Size, s.Level)
 	}
 	return nil

@@ -254,8 +254,8 @@ func TestInvalid(t *testing.T) {
 func TestKept(t *testing.T) {
 	planner, topology := newPlanner(t, nodes(50), 10)
 	plan, _, err := planner.Plan(topology, alike(8, 1))
-	if err != nil || planner.Stats().Tables != 50 {
-		t.Fatalf("%v; %d tables; want 50", err, planner.Stats().Tables)
+	if err != nil || planner.stats.Tables != 50 {
+		t.Fatalf("%v; %d tables; want 50", err, planner.stats.Tables)
 	}
 	for _, node := range plan.Nodes {
 		op := fleet.Op{Node: node, Shape: ofGPUs(1)}
@@ -265,8 +265,8 @@ func TestKept(t *testing.T) {
 		}
 	}
 	changed := slices.Compact(slices.Sorted(slices.Values(plan.Nodes)))
-	if _, _, err = planner.Plan(topology, alike(8, 1)); err != nil || planner.Stats().Tables != 50+uint64(len(changed)) {
-		t.Errorf("%v; %d tables; want %d more than 50", err, planner.Stats().Tables, len(changed))
+	if _, _, err = planner.Plan(topology, alike(8, 1)); err != nil || planner.stats.Tables != 50+uint64(len(changed)) {
+		t.Errorf("%v; %d tables; want %d more than 50", err, planner.stats.Tables, len(changed))
 	}
 }
 

@@ -20,15 +20,15 @@ type Planner struct {
 	rows      map[string]*row
 	byContent byContent
 	clock     uint64
-	stats     Stats
+	stats     planStats
 	budget    Budget
 	// spent are the steps of the question, asked at how many it was asked whether to stop.
 	spent, asked  uint64
 	stopped, over bool
 }
 
-// Stats counts the work of a Planner.
-type Stats struct {
+// planStats counts the work of a Planner.
+type planStats struct {
 	// Tables counts the tables of nodes that were sought since the node had changed.
 	Tables uint64
 	// Steps counts steps, see Budget.
@@ -48,9 +48,6 @@ func NewPlanner(d *fleet.Decider) *Planner {
 	losses, _ := d.Scorer().(fleet.Losses)
 	return &Planner{fleet: d.Fleet(), policy: d.Policy(), scorer: d.Scorer(), losses: losses, rows: map[string]*row{}, byContent: newByContent()}
 }
-
-// Stats returns the work since the beginning.
-func (p *Planner) Stats() Stats { return p.stats }
 
 // keyOf names classes with numbers of members.
 func keyOf(classes []Class, counts []int32) string {

@@ -85,8 +85,8 @@ func (t *Topology) Copy() *Topology {
 	return &c
 }
 
-// Node returns the level of the node itself, which is the narrowest.
-func (t *Topology) Node() int { return len(t.levels) }
+// node returns the level of the node itself, which is the narrowest.
+func (t *Topology) node() int { return len(t.levels) }
 
 // Name returns the name of a level, which is empty for Anywhere and "node" for that of the node.
 func (t *Topology) Name(level int) string {

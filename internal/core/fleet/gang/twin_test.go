@@ -280,13 +280,13 @@ func randomGang(random *rand.Rand, t *Topology, nodes int) *Gang {
 		}
 	}
 	g.Min = 1 + random.IntN(len(g.Members))
-	g.Required = random.IntN(t.Node()+2) - 1
+	g.Required = random.IntN(t.node()+2) - 1
 	if random.IntN(2) == 0 {
 		g.Required = Anywhere
 	}
-	g.Preferred = g.Required + random.IntN(t.Node()-g.Required+1)
+	g.Preferred = g.Required + random.IntN(t.node()-g.Required+1)
 	if random.IntN(4) == 0 {
-		g.Segment = Segment{Size: 1 + random.IntN(3), Level: random.IntN(t.Node() + 1)}
+		g.Segment = Segment{Size: 1 + random.IntN(3), Level: random.IntN(t.node() + 1)}
 	}
 	return g
 }

@@ -93,28 +93,24 @@ func BenchmarkChooseNew(b *testing.B) {
 	}
 }
 
-// BenchmarkNodes gives 5,000 nodes of 16 GPUs one topology, from the letters of their GPUNodes, with the UUIDs of each. MiB is the heap
+// BenchmarkNodes gives 5,000 nodes of 16 GPUs one topology, from the letters of their GPUNodes. MiB is the heap
 // after it.
 func BenchmarkNodes(b *testing.B) {
 	const nodes = 5000
 	rows := fabric(16).topology.Letters()
 	numa := fabric(16).numa
-	list := uuids(1, 16)
 	for b.Loop() {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		c := NewCache(Options{})
-		topologies, positions := make([]*Topology, nodes), make([]Positions, nodes)
+		topologies := make([]*Topology, nodes)
 		for i := range nodes {
 			links, err := gpu.ParseTopology(rows)
 			if err != nil {
 				b.Fatal(err)
 			}
 			topologies[i] = mustTopology(b, c, machine{links, numa})
-			if positions[i], err = NewPositions(list); err != nil {
-				b.Fatal(err)
-			}
 			// Each free set occurs, with other sizes.
 			if _, err := topologies[i].Choose(0xffff&^placement.Set(i), 0, 1+i%4); err != nil {
 				b.Fatal(err)
@@ -125,11 +121,10 @@ func BenchmarkNodes(b *testing.B) {
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
 		b.ReportMetric(float64(c.Stats().Bytes)/(1<<20), "MiB-estimate")
 		runtime.KeepAlive(topologies)
-		runtime.KeepAlive(positions)
 	}
 }
 
-// TestNoAllocations checks the path of a repeated question, with and without must, and the value of a set.
+// TestNoAllocations checks the path of a repeated question, with and without must.
 func TestNoAllocations(t *testing.T) {
 	for _, n := range []int{8, 16, 20} {
 		topology := mustTopology(t, NewCache(Options{}), fabric(n))
@@ -137,7 +132,6 @@ func TestNoAllocations(t *testing.T) {
 		for what, call := range map[string]func(){
 			"a choice":           func() { _, _ = topology.Choose(all, 0, 4) },
 			"a choice with must": func() { _, _ = topology.Choose(all, 5, 4) },
-			"a packing":          func() { _, _ = topology.Packing(all) },
 		} {
 			call()
 			if got := testing.AllocsPerRun(10, call); got != 0 {

@@ -62,10 +62,6 @@ func check(t *rapid.T, node *placement.Node, topologies []*Topology, available, 
 		if got != want || text(err) != text(err2) {
 			t.Fatalf("cache %d, %d of %v with %v: got %+v, %v; want %+v, %v", i, size, available, must, got, err2, want, err)
 		}
-		packing, err := topology.Packing(available)
-		if err != nil || packing != node.Packing(available) {
-			t.Fatalf("cache %d, packing of %v: got %v, %v; want %v", i, available, packing, err, node.Packing(available))
-		}
 	}
 }
 
@@ -298,9 +294,6 @@ func TestFailedPreparation(t *testing.T) {
 	prepare := c.prepare
 	c.prepare = func(placement.Form) (chooser, error) { return nil, fmt.Errorf("no memory") }
 	if _, err := topology.Choose(0xf, 0, 2); text(err) != "no memory" {
-		t.Error(err)
-	}
-	if _, err := topology.Packing(0xf); text(err) != "no memory" {
 		t.Error(err)
 	}
 	c.prepare = prepare

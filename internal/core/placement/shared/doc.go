@@ -1,10 +1,9 @@
 // Package shared answers placement's questions about many nodes: a cluster has thousands of nodes, but few distinct topologies.
 //
 // A Cache gives nodes of equal form (placement.FormOf) one Topology, which prepares one placement.Node for all of them and remembers
-// its answers by the question: the available GPUs, those that must be part of the answer, and the number. Positions translate between
-// an answer and the UUIDs of one node's GPUs. A scheduler gets the Topology of a node when its GPUNode changes and keeps it beside the
-// Positions; per pod and node it asks Choose, compares nodes by Answer.Score, and sees in Before and After what a choice costs the
-// requests that follow.
+// its answers by the question: the available GPUs, those that must be part of the answer, and the number. A scheduler gets the
+// Topology of a node when its GPUNode changes; per pod and node it asks Choose, compares nodes by Answer.Score, and sees in Before and
+// After what a choice costs the requests that follow.
 //
 // As in the device plugin, GPUs that can serve only when no better ones are left, such as degraded ones, come in by must: while fewer
 // than n healthy GPUs are free, ask for n of all free ones that must include the healthy. GPUs in MIG mode or with replicas are not

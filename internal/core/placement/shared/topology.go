@@ -17,7 +17,7 @@ type Answer struct {
 	Before, After placement.Packing
 }
 
-// Topology answers questions about all nodes of one form. GPUs are named by position; Positions translates.
+// Topology answers questions about all nodes of one form. GPUs are named by their position.
 type Topology struct {
 	cache *Cache
 	form  placement.Form
@@ -49,16 +49,6 @@ func (t *Topology) Choose(available, must placement.Set, size int) (Answer, erro
 		}
 	}
 	return t.compute(q)
-}
-
-// Packing returns how many fully linked sets there are among GPUs of the topology, as placement.Node does: the value of what is free.
-func (t *Topology) Packing(set placement.Set) (placement.Packing, error) {
-	p, err := t.prepared()
-	if err != nil {
-		return placement.Packing{}, err
-	}
-	p.touch()
-	return p.node.Packing(set), nil
 }
 
 // compute answers a question and remembers the answer.

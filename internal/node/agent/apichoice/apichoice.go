@@ -52,8 +52,8 @@ const (
 	named = 3
 )
 
-// Choice is the API for the rules with auto.
-type Choice struct {
+// apiChoice is the API for the rules with auto.
+type apiChoice struct {
 	API offer.API `json:"api"`
 	// Reason says why.
 	Reason string `json:"reason"`
@@ -106,7 +106,7 @@ type Deps struct {
 // Chooser is the actor. Create it with New, start it with Run when the ledger was compared with the node.
 type Chooser struct {
 	deps   Deps
-	chosen atomic.Pointer[Choice]
+	chosen atomic.Pointer[apiChoice]
 }
 
 // New reads the choice of an earlier agent.
@@ -128,13 +128,13 @@ func Kept(dir string) offer.API {
 	return kept.API
 }
 
-func file(dir, nodeUID string) statefile.File[Choice] {
-	return statefile.File[Choice]{
+func file(dir, nodeUID string) statefile.File[apiChoice] {
+	return statefile.File[apiChoice]{
 		Path: filepath.Join(dir, FileName), What: "the API for the rules with auto", Format: "berth-api-choice", Version: 1, NodeUID: nodeUID,
 	}
 }
 
-func (c *Chooser) file() statefile.File[Choice] {
+func (c *Chooser) file() statefile.File[apiChoice] {
 	f := file(c.deps.Dir, c.deps.Config.NodeUID())
 	f.Fault = c.deps.Fault
 	return f
@@ -237,17 +237,17 @@ func (c *Chooser) forget() error {
 }
 
 // choose returns the API for the GPUs of rules with auto.
-func (c *Chooser) choose(ctx context.Context, now configwatch.State) (Choice, error) {
+func (c *Chooser) choose(ctx context.Context, now configwatch.State) (apiChoice, error) {
 	snapshot := c.deps.Hardware.Current()
 	if !snapshot.DriverPresent() {
-		return Choice{}, fmt.Errorf("the GPUs are not known, since the driver does not respond")
+		return apiChoice{}, fmt.Errorf("the GPUs are not known, since the driver does not respond")
 	}
 	auto := map[gpu.UUID]bool{}
 	for id, rule := range offer.DecidingRules(snapshot, config.OfferSettings(now.Config, offer.DevicePlugin).GPUs) {
 		auto[id] = config.IsAuto(&now.Config.GPUs[rule])
 	}
-	choice := func(api offer.API, format string, args ...any) (Choice, error) {
-		return Choice{API: api, Reason: fmt.Sprintf(format, args...), At: c.deps.Clock.Now().UTC()}, nil
+	choice := func(api offer.API, format string, args ...any) (apiChoice, error) {
+		return apiChoice{API: api, Reason: fmt.Sprintf(format, args...), At: c.deps.Clock.Now().UTC()}, nil
 	}
 	if slices.ContainsFunc(c.deps.Published(), func(id gpu.UUID) bool { return auto[id] }) {
 		return choice(offer.DRA, "ResourceSlices have GPUs of the node")
@@ -275,7 +275,7 @@ func (c *Chooser) choose(ctx context.Context, now configwatch.State) (Choice, er
 	found, err := c.deps.HasClass(ctx)
 	switch {
 	case err != nil:
-		return Choice{}, fmt.Errorf("read DeviceClass %s: %w", c.deps.ClassName, err)
+		return apiChoice{}, fmt.Errorf("read DeviceClass %s: %w", c.deps.ClassName, err)
 	case found:
 		return choice(offer.DRA, "no pod holds a GPU, and the cluster has DeviceClass %s", c.deps.ClassName)
 	}

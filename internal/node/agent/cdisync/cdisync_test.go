@@ -123,7 +123,7 @@ func (w *world) scan(id gpu.UUID) {
 	synctest.Wait()
 }
 
-func (w *world) poke() {
+func (w *world) wake() {
 	w.Recheck()
 	synctest.Wait()
 }
@@ -132,7 +132,7 @@ func (w *world) poke() {
 func TestOneComparisonPerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.poke()
+		w.wake()
 		if w.writer.syncs.Load() != 0 || w.Current() != nil {
 			t.Errorf("before the first scan: %d comparisons, %v; want none", w.writer.syncs.Load(), w.Current())
 		}
@@ -149,7 +149,7 @@ func TestOneComparisonPerEvent(t *testing.T) {
 			do             func()
 			syncs, changed int64
 		}{
-			{"a poke without effect", w.poke, 1, 0},
+			{"a wake without effect", w.wake, 1, 0},
 			{"a change of the use", func() { w.settled.Set(); synctest.Wait() }, 2, 0},
 			{"another GPU", func() { w.change("GPU-b") }, 3, 1},
 			{"the tick of a minute", func() { time.Sleep(cdisync.Resync); synctest.Wait() }, 4, 1},
@@ -176,7 +176,7 @@ func TestAFileThatHangs(t *testing.T) {
 		w.writer.hang = make(chan struct{})
 		w.writer.syncs.Store(1)
 		for range 3 {
-			w.poke()
+			w.wake()
 		}
 		if w.writer.syncs.Load() != 2 {
 			t.Errorf("%d comparisons, want that of the scan and the one that hangs", w.writer.syncs.Load())
@@ -197,7 +197,7 @@ func TestAFileThatHangs(t *testing.T) {
 			t.Errorf("after the end of the hang: problems %v and %d comparisons, want none and one more for what came meanwhile", got, w.writer.syncs.Load())
 		}
 		w.writer.hang = make(chan struct{})
-		w.poke()
+		w.wake()
 		began := time.Now()
 		w.end()
 		if err := <-w.done; err != nil || time.Since(began) != 0 {
@@ -219,7 +219,7 @@ func TestSpecThatCannotBeReadBack(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(w.writer.dir, cdi.FileName), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		w.poke()
+		w.wake()
 		if got := w.problems["cdi-spec"]; len(got) != 1 || got[0].Code != "CDI_SPEC_UNREADABLE" || !w.Current().Names["GPU-a"] {
 			t.Errorf("problems %v, names %v; want CDI_SPEC_UNREADABLE and the names of before", got, w.Current().Names)
 		}

@@ -1,7 +1,7 @@
 // Package gatesync keeps the gate of the node: it decides how far the node is on its way to accepting pods with GPUs, and keeps pods away
 // until it is validated.
 //
-// It guarantees that the Node has the taint before a device is advertised for the first time ([Syncer.AwaitRegistration]), that a node
+// It guarantees that the Node has the taint before a device is advertised for the first time ([Syncer.awaitRegistration]), that a node
 // whose GPUs were in use before does not get it, and that what is validated, what has failed and what is tainted stays so for the next
 // agent of the same boot.
 //
@@ -12,7 +12,7 @@
 // What it writes: gate.json; the files for programs of NVIDIA's GPU operator, where they are wanted; through [Node] the taint and the
 // condition; the problem of the source "gate"; and [Syncer.Status].
 //
-// What it never waits for: the API server, the driver, the kubelet. AwaitRegistration does wait for the API server, before the start.
+// What it never waits for: the API server, the driver, the kubelet. awaitRegistration does wait for the API server, before the start.
 //
 // It must not import the agent, another package below it, an adapter or a front end.
 package gatesync
@@ -92,7 +92,7 @@ type Deps struct {
 	Clock    clock.WithTicker
 }
 
-// Syncer is the actor. Make it with New, call AwaitRegistration, start it with Run.
+// Syncer is the actor. Make it with New, call awaitRegistration, start it with Run.
 type Syncer struct {
 	deps Deps
 	file statefile.File[kept]
@@ -154,10 +154,10 @@ func (s *Syncer) Decided() <-chan struct{} { return s.decided }
 // Subscribe signals changes of Status.
 func (s *Syncer) Subscribe() *signal.Subscription { return s.changed.Subscribe() }
 
-// AwaitRegistration returns when devices may be advertised: when the Node has the taint, or needs none, because the node has no GPUs, is
+// awaitRegistration returns when devices may be advertised: when the Node has the taint, or needs none, because the node has no GPUs, is
 // in use, or was validated in this boot. Without the API server it waits for it, since a pod could otherwise come before the taint; no
 // pod that the node does not have yet can come without the API server either. The ledger must have been compared with the node.
-func (s *Syncer) AwaitRegistration(ctx context.Context) {
+func (s *Syncer) awaitRegistration(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings := s.deps.Settings()
 		facts, _ := gatefacts.Observe(s.deps.Observe())
@@ -181,7 +181,7 @@ func (s *Syncer) AwaitRegistration(ctx context.Context) {
 // Before returns a function that calls begin when devices may be advertised.
 func (s *Syncer) Before(begin func()) func(context.Context) {
 	return func(ctx context.Context) {
-		s.AwaitRegistration(ctx)
+		s.awaitRegistration(ctx)
 		begin()
 	}
 }

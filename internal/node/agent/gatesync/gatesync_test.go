@@ -79,7 +79,7 @@ func (w *world) open() *Syncer {
 	})
 }
 
-// start runs a Syncer until stop is called, as an agent does: AwaitRegistration comes first.
+// start runs a Syncer until stop is called, as an agent does: awaitRegistration comes first.
 func (w *world) start(t *testing.T) (s *Syncer, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s = w.open()

@@ -64,9 +64,9 @@ func New(deps Deps) *Grants {
 // Dir returns the folder of the grants, the same on the host and in this process.
 func (g *Grants) Dir() string { return g.dir }
 
-// Take returns the ID of a grant. It accesses no file: when no grant with a folder is left, Run creates the folder of
+// take returns the ID of a grant. It accesses no file: when no grant with a folder is left, Run creates the folder of
 // this one some milliseconds later.
-func (g *Grants) Take() string {
+func (g *Grants) take() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var id string
@@ -83,16 +83,16 @@ func (g *Grants) Take() string {
 	return id
 }
 
-// Return makes a grant available again that was not used in a response.
-func (g *Grants) Return(id string) {
+// putBack makes a grant available again that was not used in a response.
+func (g *Grants) putBack(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ready = append(g.ready, id)
 	delete(g.taken, id)
 }
 
-// Paths returns where the folder of a grant is on the host, and where it is mounted in the container.
-func (g *Grants) Paths(id string) (host, container string) {
+// paths returns where the folder of a grant is on the host, and where it is mounted in the container.
+func (g *Grants) paths(id string) (host, container string) {
 	return g.dir + "/" + id, grantsInContainer + "/" + id
 }
 
@@ -125,7 +125,7 @@ func (g *Grants) fill() {
 	for range missing {
 		id := newID()
 		g.make(id)
-		g.Return(id)
+		g.putBack(id)
 	}
 }
 

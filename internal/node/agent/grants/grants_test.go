@@ -29,23 +29,23 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 	}
 	taken := map[string]bool{}
 	for range inAdvance {
-		id := grants.Take()
-		if host, _ := grants.Paths(id); taken[id] || !folders()[id] {
+		id := grants.take()
+		if host, _ := grants.paths(id); taken[id] || !folders()[id] {
 			t.Fatalf("grant %s was taken before or has no folder at %s", id, host)
 		}
 		taken[id] = true
 	}
 	for id := range taken {
-		grants.Return(id)
+		grants.putBack(id)
 		break
 	}
-	if again := grants.Take(); !taken[again] {
+	if again := grants.take(); !taken[again] {
 		t.Errorf("a grant that was given back was not taken again")
 	}
 
 	now.Step(2 * keepFor) // the folders are old
 	grants.fill()
-	last := grants.Take()
+	last := grants.take()
 	grants.Clean(nil, nil, now.Now())
 	if left := folders(); len(left) != inAdvance || !left[last] {
 		t.Errorf("%d folders are left, that of the grant just taken: %v; want %d and true", len(left), left[last], inAdvance)
@@ -83,7 +83,7 @@ func TestTakeTouchesNoFile(t *testing.T) {
 		} {
 			before := len(foldersOf(t, grants))
 			for range tc.taken {
-				grants.Take() // No time passes, so Run does nothing in the meantime.
+				grants.take() // No time passes, so Run does nothing in the meantime.
 			}
 			if after := len(foldersOf(t, grants)); after != before {
 				t.Errorf("%d grants were taken and %d folders were made before the last", tc.taken, after-before)
@@ -129,7 +129,7 @@ func TestCleanGrants(t *testing.T) {
 	now := time.Now()
 	for _, id := range []string{held, listed, free, young} {
 		grants.make(id)
-		host, container := grants.Paths(id)
+		host, container := grants.paths(id)
 		if host != filepath.Join(grants.Dir(), id) || container != "/run/berth/grants/"+id {
 			t.Errorf("grant %s is at %s and %s", id, host, container)
 		}
@@ -159,9 +159,9 @@ func TestCleanGrants(t *testing.T) {
 func TestGrantsGone(t *testing.T) {
 	grants := New(Deps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
 	for i := range 10_000 {
-		if id := grants.Take(); i%2 == 0 {
-			grants.Return(id)
-			grants.Take()
+		if id := grants.take(); i%2 == 0 {
+			grants.putBack(id)
+			grants.take()
 		}
 	}
 	grants.Clean(nil, nil, time.Now().Add(keepFor))

@@ -34,11 +34,11 @@ func (h Holders) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 
 // Hold implements deviceplugin.Ledger.
 func (h Holders) Hold(resource string, keys []gpu.DeviceKey) (deviceplugin.Mount, error) {
-	id := h.Grants.Take()
+	id := h.Grants.take()
 	if err := h.Ledger.Allocate(resource, id, keys); err != nil {
-		h.Grants.Return(id)
+		h.Grants.putBack(id)
 		return deviceplugin.Mount{}, err
 	}
-	host, container := h.Grants.Paths(id)
+	host, container := h.Grants.paths(id)
 	return deviceplugin.Mount{HostPath: host, ContainerPath: container}, nil
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// OpenerFinder finds the programs that have a GPU open; NVIDIA's vendor is one.
-type OpenerFinder interface {
+// openerFinder finds the programs that have a GPU open; NVIDIA's vendor is one.
+type openerFinder interface {
 	Openers(device *gpu.GPU) ([]nvidia.Opener, error)
 }
 
 // Processes returns a function that lists the processes that have a GPU open, by the first vendor that can find them. If
 // the driver hangs, it waits until its context ends.
 func Processes(vendors []vendor.Vendor) func(context.Context, *gpu.GPU) ([]openers.Process, error) {
-	actions, _ := vendor.Find[OpenerFinder](vendors)
+	actions, _ := vendor.Find[openerFinder](vendors)
 	return func(ctx context.Context, device *gpu.GPU) ([]openers.Process, error) {
 		found, err := bound.Call(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })
 		var processes []openers.Process

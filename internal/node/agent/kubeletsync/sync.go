@@ -105,12 +105,12 @@ func New(deps Deps) *Sync {
 // Unsure returns the reason why the kubelet's assignments are unknown; empty when they are known.
 func (s *Sync) Unsure() string { return *s.unsure.Load() }
 
-// Containers are those that were running at the last look. The list must not be changed.
-func (s *Sync) Containers() []ledger.Container { return *s.living.Load() }
+// containers are those that were running at the last look. The list must not be changed.
+func (s *Sync) containers() []ledger.Container { return *s.living.Load() }
 
 // ContainerName returns the name of a container that was running at the last look; empty for another one.
 func (s *Sync) ContainerName(id string) string {
-	for _, c := range s.Containers() {
+	for _, c := range s.containers() {
 		if c.ID == id {
 			return c.Name
 		}
@@ -120,7 +120,7 @@ func (s *Sync) ContainerName(id string) string {
 
 // PodName returns NAMESPACE/NAME of the pod with a UID, as the containers or the ledger name it; empty when neither does.
 func (s *Sync) PodName(uid string) string {
-	for _, c := range s.Containers() {
+	for _, c := range s.containers() {
 		if c.PodUID == uid && c.Pod != "" {
 			return c.Namespace + "/" + c.Pod
 		}

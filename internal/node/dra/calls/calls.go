@@ -44,8 +44,8 @@ type Errors struct {
 	Count  uint64
 }
 
-// Limits returns the limits of the buckets, in seconds. The kubelet ends a call after 45 s.
-func Limits() []float64 {
+// limits returns the limits of the buckets, in seconds. The kubelet ends a call after 45 s.
+func limits() []float64 {
 	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45}
 }
 
@@ -75,7 +75,7 @@ func (r *Recorder) Observe(operation string, took time.Duration, reason string) 
 	seconds := took.Seconds()
 	c.Count++
 	c.Seconds += seconds
-	for _, limit := range Limits() {
+	for _, limit := range limits() {
 		if seconds <= limit {
 			c.Buckets[limit]++
 		} else {

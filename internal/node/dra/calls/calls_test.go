@@ -22,7 +22,7 @@ func TestRecorder(t *testing.T) {
 	r.Observe("prepare", time.Second, "canceled")
 	list := r.List()
 	want := map[float64]uint64{}
-	for _, limit := range Limits() {
+	for _, limit := range limits() {
 		switch {
 		case limit >= 1:
 			want[limit] = 4
@@ -38,11 +38,11 @@ func TestRecorder(t *testing.T) {
 	if diff := cmp.Diff(prepare, list[0]); diff != "" {
 		t.Errorf("prepare (-want +got):\n%s", diff)
 	}
-	if last := list[1]; last.Operation != "unprepare" || last.Count != 1 || len(last.Errors) > 0 || last.Buckets[45] != 0 || len(last.Buckets) != len(Limits()) {
+	if last := list[1]; last.Operation != "unprepare" || last.Count != 1 || len(last.Errors) > 0 || last.Buckets[45] != 0 || len(last.Buckets) != len(limits()) {
 		t.Errorf("unprepare: %+v", last)
 	}
-	if !slices.IsSorted(Limits()) {
-		t.Errorf("the limits are %v", Limits())
+	if !slices.IsSorted(limits()) {
+		t.Errorf("the limits are %v", limits())
 	}
 }
 

@@ -1,19 +1,14 @@
 package class
 
 import (
-	"flag"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
 
 // TestYAML prints some classes.
 func TestYAML(t *testing.T) {
@@ -30,19 +25,7 @@ func TestYAML(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			path := "testdata/" + name + ".yaml"
-			if *update {
-				if err := os.WriteFile(path, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s (-want +got; go test -update writes it again):\n%s", path, diff)
-			}
+			golden.File(t, "testdata/"+name+".yaml", string(got))
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/golden"
 	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
@@ -56,7 +57,7 @@ func TestSlicesOfMachines(t *testing.T) {
 			for _, refused := range result.Refused {
 				b.WriteString("# refused: " + string(refused.GPU) + ": " + refused.Reason + "\n")
 			}
-			golden(t, name+".yaml", b.String()+write(t, result.Slices))
+			golden.File(t, "testdata/"+name+".yaml", b.String()+write(t, result.Slices))
 			if read := readSlices(t, name+".yaml"); !equality.Semantic.DeepEqual(read, result.Slices) {
 				t.Error("the golden file is not what is published")
 			}

@@ -60,7 +60,7 @@ type claimInfo struct {
 	}
 }
 
-// Read returns the claims that the kubelet lists, as Parse does. kubeletDir is the kubelet's root on the host, and
+// Read returns the claims that the kubelet lists, as parseState does. kubeletDir is the kubelet's root on the host, and
 // hostRoot the host's root directory as this process sees it; links are followed within it. Without the file the result is nil: the
 // kubelet makes it at its first start. It is an error when this process sees the kubelet's directory itself, as a volume, but not below
 // hostRoot, because then the file may be there.
@@ -82,7 +82,7 @@ func Read(hostRoot, kubeletDir, driver string) ([]dra.Listed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubelet's claims: %w", err)
 	}
-	claims, err := Parse(data, driver)
+	claims, err := parseState(data, driver)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubelet's claims in %s: %w", path, err)
 	}
@@ -104,15 +104,15 @@ func visible(hostRoot, kubeletDir string) error {
 	return fmt.Errorf("read the kubelet's claims: the kubelet's directory is not below the host's root %s, which has to be mounted with it (mountPropagation HostToContainer): %w", hostRoot, err)
 }
 
-// Parse returns all claims in the content of the file, by UID. Devices are those of the driver; a claim that it has not prepared has none.
-// The result is nil, without an error, for a complete JSON document that cannot be read and does not name the driver: whatever its form is,
-// no claim in it has a device of the driver. A kubelet of another version, or for other drivers, may have written it. One that is cut
-// off may have lost the driver's name.
-func Parse(data []byte, driver string) ([]dra.Listed, error) {
+// parseState returns all claims in the content of the file, by UID. Devices are those of the driver; a claim that it has not prepared has
+// none. The result is nil, without an error, for a complete JSON document that cannot be read and does not name the driver: whatever its
+// form is, no claim in it has a device of the driver. A kubelet of another version, or for other drivers, may have written it. One that
+// is cut off may have lost the driver's name.
+func parseState(data []byte, driver string) ([]dra.Listed, error) {
 	return ParseDevices(data, driver, func(name, _ string) bool { return name == driver })
 }
 
-// ParseDevices is Parse for the devices that of returns true for, by their driver and their name; mark takes the place of the driver's
+// ParseDevices is parseState for the devices that of returns true for, by their driver and their name; mark takes the place of the driver's
 // name: a file with such a device has it.
 func ParseDevices(data []byte, mark string, of func(driver, device string) bool) ([]dra.Listed, error) {
 	claims, err := parse(data, of)

@@ -65,7 +65,7 @@ func TestParse(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Parse(test.data, test.driver)
+			got, err := parseState(test.data, test.driver)
 			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Fatalf("got %v, want %q", err, test.err)
 			}
@@ -132,16 +132,16 @@ func TestReadBelowTheHostsRoot(t *testing.T) {
 	}
 }
 
-// FuzzParse: no content makes Parse panic, and what it returns has UIDs, in order.
+// FuzzParse: no content makes parseState panic, and what it returns has UIDs, in order.
 func FuzzParse(f *testing.F) {
 	f.Add(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":[{"ClaimUID":"u","PodUIDs":{"p":{}},"DriverState":{"d":{"Devices":[{"PoolName":"p"}]}}}]}`)
 	f.Add(`{"ClaimInfoStateList":null}`)
 	f.Fuzz(func(t *testing.T, data string) {
-		_, _ = Parse([]byte(data), "d")
-		if _, err := Parse([]byte(data), "gpu.berth.dev"); err != nil && json.Valid([]byte(data)) && !strings.Contains(data, "gpu.berth.dev") {
+		_, _ = parseState([]byte(data), "d")
+		if _, err := parseState([]byte(data), "gpu.berth.dev"); err != nil && json.Valid([]byte(data)) && !strings.Contains(data, "gpu.berth.dev") {
 			t.Errorf("a file without the driver: %v", err)
 		}
-		claims, err := Parse(wrap(data), "d")
+		claims, err := parseState(wrap(data), "d")
 		for i, claim := range claims {
 			if err != nil || claim.UID == "" || i > 0 && claims[i-1].UID >= claim.UID {
 				t.Errorf("%v %v", claims, err)

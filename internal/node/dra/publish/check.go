@@ -22,8 +22,8 @@ type Checker struct {
 	Read func() (seen func([]resourceapi.ResourceSlice))
 }
 
-// List returns the slices of the driver on the node, of all pools and generations.
-func (c Checker) List(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+// list returns the slices of the driver on the node, of all pools and generations.
+func (c Checker) list(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
 	seen := c.Read()
 	list, err := c.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
 		resourceapi.ResourceSliceSelectorDriver: c.Driver, resourceapi.ResourceSliceSelectorNodeName: c.Node,
@@ -44,7 +44,7 @@ func (c Checker) List(ctx context.Context) ([]resourceapi.ResourceSlice, error) 
 
 // Check returns an error that says how the slices in the API server differ from those of the pool.
 func (c Checker) Check(ctx context.Context, pool resourceslice.Pool) error {
-	list, err := c.List(ctx)
+	list, err := c.list(ctx)
 	if err != nil {
 		return err
 	}

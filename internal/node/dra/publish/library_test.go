@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -63,78 +64,80 @@ func (c *controller) PublishResources(ctx context.Context, resources resourcesli
 // TestSlicesAfterRegistration: slices that a kubelet deletes at its start are back within 1 s of the registration, whether they are
 // deleted before or after it. The library alone takes 30 s.
 func TestSlicesAfterRegistration(t *testing.T) {
-	client := fake.NewClientset()
-	var names atomic.Int64
-	client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		slice := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
-		slice.ResourceVersion, slice.Name = "1", fmt.Sprintf("%s%d", slice.GenerateName, names.Add(1))
-		return false, nil, nil
-	})
-	target := &controller{client: client}
-	var changed signal.Broadcast
-	wanted := resourceslice.Pool{Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "gpu-0"}}}, {Devices: []resourceapi.Device{{Name: "gpu-1"}}}}}
-	p := New(Deps{
-		Pool: "node-a", Slices: func([]string) (resourceslice.Pool, error) { return wanted, nil }, Changed: changed.Subscribe, Target: target,
-		Waiting: func(error) bool { return false }, Check: Checker{Client: client, Driver: "gpu.berth.dev", Node: "node-a", Pool: "node-a", Read: unread}.Check,
-		Report: func(_ string, problems ...gpu.Cause) {
-			if len(problems) > 0 {
-				t.Errorf("%v", problems)
-			}
-		}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-	})
-	target.failed = p.Failed
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx) }()
-	defer func() {
-		cancel()
-		<-ended
-		target.started.Load().Stop()
-	}()
-	count := func() int {
-		list, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(list.Items)
-	}
-	await := func(limit time.Duration) time.Duration {
-		t.Helper()
-		for began := time.Now(); ; time.Sleep(time.Millisecond) {
-			if count() == 2 {
-				return time.Since(began)
-			}
-			if time.Since(began) > limit {
-				t.Fatalf("%d of 2 slices after %s", count(), limit)
-			}
-		}
-	}
-	wipe := func() {
-		t.Helper()
-		list, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range list.Items {
-			if err := client.ResourceV1().ResourceSlices().Delete(t.Context(), list.Items[i].Name, metav1.DeleteOptions{}); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var names atomic.Int64
+		client.PrependReactor("create", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			slice := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
+			slice.ResourceVersion, slice.Name = "1", fmt.Sprintf("%s%d", slice.GenerateName, names.Add(1))
+			return false, nil, nil
+		})
+		target := &controller{client: client}
+		var changed signal.Broadcast
+		wanted := resourceslice.Pool{Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "gpu-0"}}}, {Devices: []resourceapi.Device{{Name: "gpu-1"}}}}}
+		p := New(Deps{
+			Pool: "node-a", Slices: func([]string) (resourceslice.Pool, error) { return wanted, nil }, Changed: changed.Subscribe, Target: target,
+			Waiting: func(error) bool { return false }, Check: Checker{Client: client, Driver: "gpu.berth.dev", Node: "node-a", Pool: "node-a", Read: unread}.Check,
+			Report: func(_ string, problems ...gpu.Cause) {
+				if len(problems) > 0 {
+					t.Errorf("%v", problems)
+				}
+			}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		})
+		target.failed = p.Failed
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		defer func() {
+			cancel()
+			<-ended
+			target.started.Load().Stop()
+		}()
+		count := func() int {
+			list, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
 				t.Fatal(err)
 			}
+			return len(list.Items)
 		}
-	}
-	t.Logf("published after %s", await(10*time.Second))
-	// Of the attempts after the start, one is after 3 s, and the next one 3 s later.
-	time.Sleep(3400 * time.Millisecond)
+		await := func(limit time.Duration) time.Duration {
+			t.Helper()
+			for began := time.Now(); ; time.Sleep(time.Millisecond) {
+				if count() == 2 {
+					return time.Since(began)
+				}
+				if time.Since(began) > limit {
+					t.Fatalf("%d of 2 slices after %s", count(), limit)
+				}
+			}
+		}
+		wipe := func() {
+			t.Helper()
+			list, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range list.Items {
+				if err := client.ResourceV1().ResourceSlices().Delete(t.Context(), list.Items[i].Name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		t.Logf("published after %s", await(10*time.Second))
+		// Of the attempts after the start, one is after 3 s, and the next one 3 s later.
+		time.Sleep(3400 * time.Millisecond)
 
-	wipe()
-	time.Sleep(50 * time.Millisecond)
-	if count() != 0 {
-		t.Fatal("the slices are back without a registration")
-	}
-	p.Registered()
-	t.Logf("deleted before the registration: back after %s", await(time.Second))
+		wipe()
+		time.Sleep(50 * time.Millisecond)
+		if count() != 0 {
+			t.Fatal("the slices are back without a registration")
+		}
+		p.Registered()
+		t.Logf("deleted before the registration: back after %s", await(time.Second))
 
-	p.Registered()
-	time.Sleep(20 * time.Millisecond)
-	wipe()
-	t.Logf("deleted after the registration: back after %s", await(time.Second))
+		p.Registered()
+		time.Sleep(20 * time.Millisecond)
+		wipe()
+		t.Logf("deleted after the registration: back after %s", await(time.Second))
+	})
 }

@@ -116,8 +116,8 @@ func (p *Publisher) Failed(err error) {
 	p.failed.Set()
 }
 
-// Disabled returns the features that the API server does not have.
-func (p *Publisher) Disabled() []string {
+// disabledFeatures returns the features that the API server does not have.
+func (p *Publisher) disabledFeatures() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.disabled)

@@ -233,8 +233,8 @@ func TestDroppedFields(t *testing.T) {
 		if diff := cmp.Diff(without, w.last); diff != "" {
 			t.Error(diff)
 		}
-		if !slices.Equal(w.Disabled(), []string{"DRADeviceTaints"}) || !slices.Equal(w.codes(), []string{"DRA_FEATURE_DISABLED"}) {
-			t.Errorf("%v %v", w.Disabled(), w.problems)
+		if !slices.Equal(w.disabledFeatures(), []string{"DRADeviceTaints"}) || !slices.Equal(w.codes(), []string{"DRA_FEATURE_DISABLED"}) {
+			t.Errorf("%v %v", w.disabledFeatures(), w.problems)
 		}
 		time.Sleep(time.Hour)
 		if !slices.Equal(w.codes(), []string{"DRA_FEATURE_DISABLED"}) {

@@ -69,10 +69,10 @@ func (s *Remains) AwaitUse(ctx context.Context) bool {
 func (s *Remains) clean(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, cleanLimit)
 	defer cancel()
-	left, err := s.List(ctx)
+	left, err := s.list(ctx)
 	if err == nil && len(left) > 0 {
 		if err = Remove(ctx, s.Client, s.Driver, s.Node); err == nil {
-			left, err = s.List(ctx)
+			left, err = s.list(ctx)
 			s.Log.Info("Deleted the ResourceSlices of an earlier agent, since no GPU is allocated through DRA", "left", len(left))
 		}
 	}

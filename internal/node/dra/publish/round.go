@@ -51,7 +51,7 @@ func (r *round) followC() <-chan time.Time {
 // publish passes the present slices to the library, and begins a check.
 func (r *round) publish(ctx context.Context) {
 	r.retryC = nil
-	disabled := r.Disabled()
+	disabled := r.disabledFeatures()
 	pool, err := r.deps.Slices(disabled)
 	if err != nil {
 		r.fail(fmt.Errorf("compute the slices: %w", err))
@@ -122,7 +122,7 @@ func (r *round) takeFailure(ctx context.Context) {
 	if failure != nil {
 		r.fail(failure)
 	}
-	if disabled := r.Disabled(); !slices.Equal(disabled, r.handled) && r.published {
+	if disabled := r.disabledFeatures(); !slices.Equal(disabled, r.handled) && r.published {
 		r.publish(ctx)
 		r.report(failure)
 	}
@@ -149,7 +149,7 @@ func (r *round) report(failure error) {
 		problems = append(problems, gpu.Cause{Code: "DRA_PUBLISH_FAILED",
 			Message: fmt.Sprintf("the ResourceSlices of pool %s are not in the API server as they should be, so the scheduler uses old ones or none: %v; the agent tries again", r.deps.Pool, failure)})
 	}
-	if disabled := r.Disabled(); len(disabled) > 0 {
+	if disabled := r.disabledFeatures(); len(disabled) > 0 {
 		problems = append(problems, gpu.Cause{Code: "DRA_FEATURE_DISABLED",
 			Message: fmt.Sprintf("the API server has dropped fields of the ResourceSlices of pool %s; enable the feature gates %s in the API server and the scheduler, or leave it: devices that need them are not published",
 				r.deps.Pool, strings.Join(disabled, ", "))})

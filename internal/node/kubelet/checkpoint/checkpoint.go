@@ -52,11 +52,11 @@ type File struct {
 	Want uint64
 }
 
-// ErrNoData is returned for JSON that is valid but does not contain a checkpoint.
-var ErrNoData = errors.New(`has no "Data"`)
+// errNoData is returned for JSON that is valid but does not contain a checkpoint.
+var errNoData = errors.New(`has no "Data"`)
 
 // Decode reads a checkpoint of either format. Errors are those of encoding/json,
-// with its offsets, and ErrNoData. A wrong checksum is not an error here: see File.
+// with its offsets, and errNoData. A wrong checksum is not an error here: see File.
 func Decode(blob []byte) (*File, error) {
 	file, err := decodeNew(blob)
 	var mistyped *json.UnmarshalTypeError
@@ -76,7 +76,7 @@ func decodeNew(blob []byte) (*File, error) {
 		return nil, err
 	}
 	if raw.Data == nil {
-		return nil, ErrNoData
+		return nil, errNoData
 	}
 	return &File{
 		Entries:    raw.Data.PodDeviceEntries,
@@ -108,7 +108,7 @@ func decodeOld(blob []byte) (*File, error) {
 		return nil, err
 	}
 	if raw.Data == nil {
-		return nil, ErrNoData
+		return nil, errNoData
 	}
 	file := &File{Registered: raw.Data.RegisteredDevices, Old: true, Sum: raw.Checksum, Want: checksum(*raw.Data)}
 	for _, entry := range raw.Data.PodDeviceEntries {
