@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The linters, all from Go modules: gofmt, go vet, and hack/berthlint (staticcheck,
 # errorlint, gocyclo, sloglint, modernize; staticcheck.conf says which checks).
-# The import rules and the package comments are ordinary tests: architecture_test.go.
+# The import rules and the package comments are ordinary tests: hack/rules.
 # Last, that generated files are fresh: hack/fresh.sh.
 source "$(dirname "$0")/lib.sh"
 need_go
