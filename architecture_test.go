@@ -342,8 +342,9 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 // TestImportRulesCatchBreaches proves that the rules above can fail.
 func TestImportRulesCatchBreaches(t *testing.T) {
 	tests := map[string]struct {
-		source, target string
-		want           bool
+		source string
+		target string
+		want   bool
 	}{
 		"core and Kubernetes":           {"internal/core/placement", "k8s.io/api/core/v1", true},
 		"core and node":                 {"internal/core/trace", berth + "internal/node/kubelet", true},
@@ -459,7 +460,8 @@ func TestNoSimulatorInTheAgent(t *testing.T) {
 	}
 	// The program of the simulated driver shows that nm finds the simulator where it is linked.
 	tests := map[string]struct {
-		wants, lacks string
+		wants string
+		lacks string
 	}{
 		"./cmd/berth-agent":               {wants: berth + "internal/hardware/nvidia.OpenLibrary", lacks: simulator},
 		"./internal/hardware/sim/program": {wants: simulator + ".OpenRoot", lacks: berth + "internal/node"},

@@ -29,6 +29,8 @@ var vendorNamesAllowed = []struct{ file, pattern, reason string }{
 	{"internal/node/metrics/berth.go", `XIDs that .*|XID`, "the published metric of XIDs"},
 	{"internal/node/metrics/dcgm.go", `XIDCount`, "dcgm-exporter's published names, for vendors whose traits say that they have them"},
 	{"internal/node/metrics/dcgm_xids.go", `XID|XIDCount|XIDWindow`, "dcgm-exporter's published names, for vendors whose traits say that they have them"},
+	{"internal/node/agent/wirenode.go", `XIDs`, "the counts behind the published metric of XIDs"},
+	{"internal/node/agent/wirereports.go", `XIDs`, "the counts behind the published metric of XIDs"},
 	{"internal/node/agent/agent.go", `XIDs`, "the counts behind the published metric of XIDs"},
 	{"internal/node/agent/metricsync/metricsync.go", `XIDs?|XIDCount`, "the counts behind the published metric of XIDs"},
 	{"internal/node/agent/metricsync/xids.go", `XIDs?|XIDCount|XIDWindow`, "the counts behind the published metric of XIDs"},

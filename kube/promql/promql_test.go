@@ -42,7 +42,11 @@ const (
 func start() time.Time { return time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC) }
 
 // query is a line of queries.tsv.
-type query struct{ source, text, reason string }
+type query struct {
+	source string
+	text   string
+	reason string
+}
 
 func queries(t *testing.T) []query {
 	t.Helper()

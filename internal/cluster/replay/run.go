@@ -35,7 +35,8 @@ type Sample struct {
 	// Allocated is what pods have of the capacity.
 	Allocated float64
 	// Fragmented is the fragmentation by the measure of the trace's mix, of the capacity; FragmentedIdle of what is idle.
-	Fragmented, FragmentedIdle float64
+	Fragmented     float64
+	FragmentedIdle float64
 }
 
 // Run is the result of one policy and seed.

@@ -82,7 +82,11 @@ func (s Score) String() string {
 }
 
 // Packing is how many disjoint fully linked sets a set contains, counted independently for each size.
-type Packing struct{ Eights, Fours, Twos int }
+type Packing struct {
+	Eights int
+	Fours  int
+	Twos   int
+}
 
 // Compare returns a positive number when p is the better remainder by criterion 4 of the package comment, and a negative one when other
 // is.

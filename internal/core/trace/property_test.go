@@ -184,8 +184,9 @@ func TestNamesByDevices(t *testing.T) {
 	uid := func(uid string) Ref { return Ref{UID: uid} }
 	name := func(name string) Ref { return Ref{Namespace: "ns", Name: name} }
 	tests := map[string]struct {
-		byUID, byName []Entry
-		want          map[string]Ref
+		byUID  []Entry
+		byName []Entry
+		want   map[string]Ref
 	}{
 		"the devices name the pod": {
 			byUID:  []Entry{entry(uid("u1"), "main", "a", "b"), entry(uid("u2"), "main", "c")},

@@ -39,9 +39,12 @@ type world struct {
 	fault    func(Step) error
 	injector injector
 	// settlements counts computations, saves the settlements that reached the disk.
-	settlements, saves int
+	settlements int
+	saves       int
 
-	hardware, config, ledger signal.Broadcast
+	hardware signal.Broadcast
+	config   signal.Broadcast
+	ledger   signal.Broadcast
 }
 
 func newWorld(t *testing.T) *world {
@@ -159,11 +162,13 @@ const wholeNode = "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshar
 func TestRunSettlesOncePerChange(t *testing.T) {
 	replica := gpu.DeviceKey{GPU: "GPU-b", Share: 1}
 	tests := map[string]struct {
-		initial            offer.Settings
-		prepare, event     func(*world)
-		settlements, saves int
-		signals            int
-		want               string
+		initial     offer.Settings
+		prepare     func(*world)
+		event       func(*world)
+		settlements int
+		saves       int
+		signals     int
+		want        string
 	}{
 		"an allocation": {
 			event: func(w *world) { w.held[gpu.DeviceKey{GPU: "GPU-a"}] = "ns/a"; w.ledger.Set() },

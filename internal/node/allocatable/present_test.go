@@ -158,9 +158,10 @@ func TestSettled(t *testing.T) {
 		w.version++
 	}
 	steps := []struct {
-		event        string
-		do           func()
-		settled, use int
+		event   string
+		do      func()
+		settled int
+		use     int
 	}{
 		{"nothing", func() {}, 0, 0},
 		{"a scan that the use does not follow", rescan, 1, 0},

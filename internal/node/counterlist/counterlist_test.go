@@ -21,11 +21,12 @@ func TestRead(t *testing.T) {
 		return path
 	}
 	for title, test := range map[string]struct {
-		defaults     bool
-		file, inline string
-		want         []string // name, type and help of each field
-		optional     int
-		problems     []string
+		defaults bool
+		file     string
+		inline   string
+		want     []string // name, type and help of each field
+		optional int
+		problems []string
 	}{
 		"nothing": {},
 		"inline": {

@@ -28,7 +28,8 @@ type Deps struct {
 	State func() State
 	// Hardware and Holdings subscribe to what State shows of the hardware, and to the Ledger; nil for one that never changes. The Manager
 	// subscribes itself, so that no other subscriber delays it.
-	Hardware, Holdings func() Subscription
+	Hardware func() Subscription
+	Holdings func() Subscription
 	// Changed has a token when anything else in State has changed. A buffer of one is enough.
 	Changed <-chan struct{}
 	// Ledger is asked before a device is allocated; nil blocks nothing.

@@ -407,7 +407,8 @@ func TestNewerAgentThatNeverRegisters(t *testing.T) {
 // slowLedger delays an Allocate call until it is released.
 type slowLedger struct {
 	noLedger
-	entered, release chan struct{}
+	entered chan struct{}
+	release chan struct{}
 }
 
 func (l *slowLedger) Hold(string, []gpu.DeviceKey) (Mount, error) {

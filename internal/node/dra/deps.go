@@ -14,7 +14,9 @@ import (
 
 // Pod is a pod that may use the devices of a claim.
 type Pod struct {
-	UID, Namespace, Name string
+	UID       string
+	Namespace string
+	Name      string
 }
 
 // ClaimDevice is a device of a claim with the claim's requests that it is for.
@@ -31,7 +33,9 @@ type ClaimDevice struct {
 
 // Claim is a ResourceClaim with the devices that it holds on this node.
 type Claim struct {
-	UID, Namespace, Name string
+	UID       string
+	Namespace string
+	Name      string
 	// Pods are those that may use the devices; nil when they are not known.
 	Pods    []Pod
 	Devices []ClaimDevice
@@ -86,9 +90,11 @@ const (
 
 // Call is a call of the kubelet for one claim that has ended.
 type Call struct {
-	Operation            Operation
-	Namespace, Name, UID string
-	Took                 time.Duration
+	Operation Operation
+	Namespace string
+	Name      string
+	UID       string
+	Took      time.Duration
 	// Err is nil when the call succeeded.
 	Err error
 }
@@ -121,8 +127,9 @@ const (
 // Deps are the dependencies of a Driver.
 type Deps struct {
 	// DriverName is the name of the DRA driver, such as gpu.berth.dev; Pool that of the node's pool.
-	DriverName, Pool string
-	Ledger           Ledger
+	DriverName string
+	Pool       string
+	Ledger     Ledger
 	// Ensure returns the UUID of a device of a dynamic GPU once it exists: the MIG device of that profile at the placement of the key, or
 	// the GPU itself, with MIG off. The claim has the device in the ledger. The error says why the GPU does not have it now. It may be
 	// called again, and is called without a lock that other claims wait for.
@@ -157,16 +164,19 @@ type Deps struct {
 
 // Listed is a claim in the kubelet's record.
 type Listed struct {
-	UID, Namespace, Name string
-	PodUIDs              []string
+	UID       string
+	Namespace string
+	Name      string
+	PodUIDs   []string
 	// Devices are the devices of this driver.
 	Devices []ListedDevice
 }
 
 // ListedDevice is a device in the kubelet's record.
 type ListedDevice struct {
-	Pool, Name string
-	Requests   []string
+	Pool     string
+	Name     string
+	Requests []string
 	// CDINames are the qualified names that the kubelet gives to the container runtime.
 	CDINames []string
 }
@@ -182,7 +192,8 @@ type ServerDeps struct {
 	KubeletDir string
 	// Serving is called each time the sockets are served, and Registered each time a kubelet has registered the driver, before the kubelet
 	// gets the response. They must not block.
-	Serving, Registered func()
+	Serving    func()
+	Registered func()
 	// Failed is called with each error of the library's background work, which is that of publishing. It must not block.
 	Failed func(error)
 }

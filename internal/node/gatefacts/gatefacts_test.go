@@ -163,8 +163,9 @@ func TestRuntimeStop(t *testing.T) {
 	const v2 = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = "
 	tests := map[string]struct {
 		// path is that of the configuration.
-		path, config string
-		serves       bool
+		path   string
+		config string
+		serves bool
 		// want is the message.
 		want string
 	}{

@@ -80,7 +80,8 @@ type Deps struct {
 	IgnoredXIDs map[uint64]bool
 	// Keep is the file that carries the health records of the GPUs over a restart of this process; empty for none. BootID
 	// invalidates a file of an earlier boot.
-	Keep, BootID string
+	Keep   string
+	BootID string
 	// Report, unless nil, replaces the problems of a source: of LostSource and UnsavedSource, which are about that file. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Renewed, unless nil, is called with the GPUs that a scan found in another life than the one before: they were reset,
@@ -169,7 +170,10 @@ func (i *Inventory) Of(vendor string) OfVendor {
 }
 
 // partOf is the part of a snapshot that is about one vendor.
-type partOf struct{ whole, part *gpu.Snapshot }
+type partOf struct {
+	whole *gpu.Snapshot
+	part  *gpu.Snapshot
+}
 
 // Current is that of Inventory, with the part that is about the vendor. Like the whole it is the same until it changes.
 func (o OfVendor) Current() *gpu.Snapshot {

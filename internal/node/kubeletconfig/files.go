@@ -74,7 +74,9 @@ func Text(root, file, dir, field string) (text, from string, err error) {
 
 // files are those of a kubelet's configuration, by their absolute paths below a root directory; each can be empty.
 type files struct {
-	root, file, dir string
+	root string
+	file string
+	dir  string
 	// unchanged returns why a file or directory is not as the kubelet has read it.
 	unchanged func(path string, info fs.FileInfo) error
 }

@@ -67,7 +67,8 @@ func TestTopologyManagerPolicy(t *testing.T) {
 	for name, test := range map[string]struct {
 		argv []string
 		// files are the kubelet's, and links point from the first to the second.
-		files, links map[string]string
+		files map[string]string
+		links map[string]string
 		// late starts the kubelet a minute before the files were written.
 		late bool
 		want string
@@ -144,8 +145,9 @@ func TestTopologyManagerPolicy(t *testing.T) {
 // TestInspectRefuses: what /proc does not say is an error.
 func TestInspectRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
-		file, text string
-		want       string
+		file string
+		text string
+		want string
 	}{
 		"no arguments":   {"77/cmdline", "", "read process 77: it has no arguments"},
 		"no start":       {"77/stat", "77 (kubelet) S", "read start of process 77"},
@@ -171,9 +173,11 @@ func TestText(t *testing.T) {
 	const field = "containerRuntimeEndpoint"
 	a, b := config(field+": a"), config(field+": b")
 	for name, test := range map[string]struct {
-		file, dir  string
-		files      map[string]string
-		want, from string
+		file  string
+		dir   string
+		files map[string]string
+		want  string
+		from  string
 		// wantErr is a part of the error.
 		wantErr string
 	}{

@@ -43,8 +43,9 @@ type Follower struct {
 
 // identity tells the socket of one kubelet from that of the next: each kubelet makes it again when it starts.
 type identity struct {
-	device, inode uint64
-	changed       syscall.Timespec
+	device  uint64
+	inode   uint64
+	changed syscall.Timespec
 }
 
 // New returns a Follower; nothing is read yet.

@@ -41,7 +41,8 @@ type Injection struct {
 
 // Mount is a directory of the host in a container.
 type Mount struct {
-	HostPath, ContainerPath string
+	HostPath      string
+	ContainerPath string
 }
 
 // Offer is one resource of a node.

@@ -145,9 +145,10 @@ func TestOneComparisonPerEvent(t *testing.T) {
 		w.writer.syncs.Store(0)
 		w.changed.Store(0)
 		steps := []struct {
-			name           string
-			do             func()
-			syncs, changed int64
+			name    string
+			do      func()
+			syncs   int64
+			changed int64
 		}{
 			{"a poke without effect", w.poke, 1, 0},
 			{"a change of the use", func() { w.settled.Set(); synctest.Wait() }, 2, 0},

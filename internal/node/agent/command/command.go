@@ -27,7 +27,8 @@ import (
 
 // Deps are what the command line is made with.
 type Deps struct {
-	Out, Err io.Writer
+	Out io.Writer
+	Err io.Writer
 	// Vendors are added to the vendors that Berth supports.
 	Vendors []vendor.Vendor
 }

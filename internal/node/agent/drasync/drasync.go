@@ -83,16 +83,18 @@ type CDI struct {
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	// DriverName is the name of the DRA driver, NodeName that of the Node and of its pool.
-	DriverName, NodeName string
+	DriverName string
+	NodeName   string
 	// KubeletDir is the kubelet's root directory, and HostRoot where the host's root is mounted.
-	KubeletDir, HostRoot string
-	Client               kubernetes.Interface
-	Hardware             Inventory
-	Devices              Devices
-	Ledger               *ledger.Ledger
-	Changes              Changes
-	CDI                  CDI
-	Handover             publish.Handover
+	KubeletDir string
+	HostRoot   string
+	Client     kubernetes.Interface
+	Hardware   Inventory
+	Devices    Devices
+	Ledger     *ledger.Ledger
+	Changes    Changes
+	CDI        CDI
+	Handover   publish.Handover
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// NotPrepared reports on a claim why it could not be prepared. It must not block.

@@ -38,8 +38,9 @@ type world struct {
 	holdings []gpu.Holding
 	pods     []podwatch.Validation
 	// living are the pods that the watch knows, and ended those that it knows to have ended; synced is false while it has none.
-	living, ended map[string]bool
-	synced        bool
+	living map[string]bool
+	ended  map[string]bool
+	synced bool
 	// away is true while the API server cannot be reached.
 	away bool
 	// log has each change of the taint and of the condition.

@@ -12,7 +12,8 @@ import (
 
 // Sources are what the facts of the gate are read from. All but OnBus and the runtime's configuration are read from memory.
 type Sources struct {
-	BootID, Vendor string
+	BootID string
+	Vendor string
 	// WithoutCDI is true where containers get their devices in another way.
 	WithoutCDI bool
 	// OnBus returns the number of GPUs on the PCI bus, and Runtime why the container runtime does not inject CDI devices.

@@ -87,8 +87,9 @@ type Gate struct {
 	// unknown is true while it is not known which GPUs the slices have: the file was not readable, and the slices were not read.
 	unknown bool
 	// begun counts the writes of slices, and underWay those that have not ended.
-	begun, underWay int
-	counted         counted
+	begun    int
+	underWay int
+	counted  counted
 }
 
 // Open reads which GPUs the slices may have. When the file cannot be used, no GPU is listed before the slices were read.

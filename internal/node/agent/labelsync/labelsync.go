@@ -37,8 +37,9 @@ const settle = 50 * time.Millisecond
 
 // Facts are the inputs of the labels besides the hardware.
 type Facts struct {
-	Units                     []offer.Unit
-	ResourceName, MIGStrategy string
+	Units        []offer.Unit
+	ResourceName string
+	MIGStrategy  string
 	// Changing is true while a GPU is being repartitioned.
 	Changing bool
 }

@@ -9,7 +9,12 @@ import (
 
 // claimMetrics are the metrics of the DRA driver. A node that allocates nothing through DRA has none of them.
 type claimMetrics struct {
-	duration, errors, claims, slices, twoAPIs, age *prometheus.Desc
+	duration *prometheus.Desc
+	errors   *prometheus.Desc
+	claims   *prometheus.Desc
+	slices   *prometheus.Desc
+	twoAPIs  *prometheus.Desc
+	age      *prometheus.Desc
 }
 
 func newClaimMetrics(describe func(name, help string, labels ...string) *prometheus.Desc) claimMetrics {

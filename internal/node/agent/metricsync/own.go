@@ -23,15 +23,23 @@ type OwnDeps struct {
 type collector struct {
 	deps OwnDeps
 
-	plugin                             pluginMetrics
-	refused, holdings, build, problems *prometheus.Desc
-	claims                             claimMetrics
+	plugin   pluginMetrics
+	refused  *prometheus.Desc
+	holdings *prometheus.Desc
+	build    *prometheus.Desc
+	problems *prometheus.Desc
+	claims   claimMetrics
 }
 
 // pluginMetrics are the metrics of the device plugin.
 type pluginMetrics struct {
-	devices, healthy, registered, streams *prometheus.Desc
-	allocations, refusals, registrations  *prometheus.Desc
+	devices       *prometheus.Desc
+	healthy       *prometheus.Desc
+	registered    *prometheus.Desc
+	streams       *prometheus.Desc
+	allocations   *prometheus.Desc
+	refusals      *prometheus.Desc
+	registrations *prometheus.Desc
 }
 
 // NewRegistry returns the registry of the agent's own metrics.

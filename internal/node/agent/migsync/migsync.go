@@ -112,9 +112,10 @@ type Syncer struct {
 	deps  Deps
 	label stateLabel
 	// last are the layouts that were wanted last, and claimed what dynamic GPUs were to have.
-	last, claimed []migapply.Want
-	rounds        *signal.Rounds
-	plans         migwants.Cache
+	last    []migapply.Want
+	claimed []migapply.Want
+	rounds  *signal.Rounds
+	plans   migwants.Cache
 }
 
 // New returns a Syncer.

@@ -22,7 +22,8 @@ const modesSource = "mig-modes"
 type ModesDeps struct {
 	// StateDir is the folder of the file. Content of another boot than BootID is void: a GPU that changes its mode without a reset has
 	// MIG off after a reboot.
-	StateDir, BootID string
+	StateDir string
+	BootID   string
 	// FileLost reports a file that could not be used, with the consequences.
 	FileLost func(source string, result statefile.Result, without string)
 	// Report replaces the problems of a source. It must not block.
@@ -37,7 +38,8 @@ type Modes struct {
 	deps ModesDeps
 	list atomic.Pointer[[]gpu.UUID]
 	// writes is true from the first attempt as the writer of the ledger; saved is false while the file does not have the list.
-	writes, saved bool
+	writes bool
+	saved  bool
 }
 
 // OpenModes reads the file.

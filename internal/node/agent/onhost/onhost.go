@@ -37,8 +37,9 @@ const (
 
 // Options are flags of the command.
 type Options struct {
-	onHost, hold bool
-	draDriver    string
+	onHost    bool
+	hold      bool
+	draDriver string
 }
 
 // Bind adds the flags.

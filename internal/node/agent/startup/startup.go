@@ -58,11 +58,14 @@ type Deps struct {
 	Claims Claims
 	// Look compares the ledger with the node; AwaitConfig returns when the configuration for this hardware is known, and the MIG layout or
 	// that the devices were settled before; Begin settles them, when the gate of the node lets them be advertised.
-	Look, AwaitConfig, Begin func(context.Context)
+	Look        func(context.Context)
+	AwaitConfig func(context.Context)
+	Begin       func(context.Context)
 	// Daemons reads which MPS daemons run.
 	Daemons func(context.Context)
 	// Settled is set when the DRA driver may be served, and Compared when all that acts on the node may run.
-	Settled, Compared *signal.Ready
+	Settled  *signal.Ready
+	Compared *signal.Ready
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	Clock  clock.Clock

@@ -21,10 +21,12 @@ type node struct {
 	mu    sync.Mutex
 	steps []string
 	// writes and other are who writes the ledger: this agent, or another one; full is how often TakeOver fails.
-	writes, other, inUse bool
-	full                 int
-	registered           *signal.Ready
-	problems             int
+	writes     bool
+	other      bool
+	inUse      bool
+	full       int
+	registered *signal.Ready
+	problems   int
 }
 
 func (n *node) step(name string) {

@@ -33,7 +33,9 @@ const defaultTimeout = 30 * time.Second
 // flags are the flags of the command.
 type flags struct {
 	validate.Options
-	result, format, procRoot string
+	result   string
+	format   string
+	procRoot string
 }
 
 // New returns the command. simulated returns the value of --sim.

@@ -50,11 +50,13 @@ const (
 // Device is a device that a claim holds.
 type Device struct {
 	// Pool and Name are those of the published device. The name is empty when it is not known; the status then leaves out the device.
-	Pool, Name string
+	Pool string
+	Name string
 	// UUID is that of the GPU or MIG device. Parent and Profile are empty for a GPU.
-	UUID, Parent gpu.UUID
-	Profile      string
-	PCI          string
+	UUID    gpu.UUID
+	Parent  gpu.UUID
+	Profile string
+	PCI     string
 	// Health is the class of its health, empty while it is not known, and Gone when the GPU is not on the node any more. Reason says why it
 	// is not Healthy.
 	Health gpu.State
@@ -65,8 +67,10 @@ type Device struct {
 
 // Claim is a claim with its devices.
 type Claim struct {
-	UID, Namespace, Name string
-	Devices              []Device
+	UID       string
+	Namespace string
+	Name      string
+	Devices   []Device
 }
 
 // Deps are the dependencies of a Writer.
@@ -77,7 +81,8 @@ type Deps struct {
 	// Claims returns the claims that hold devices now, from memory, in a fixed order.
 	Claims func() []Claim
 	// Held and Settled subscribe to changes of the ledger, and of the devices and their health.
-	Held, Settled func() *signal.Subscription
+	Held    func() *signal.Subscription
+	Settled func() *signal.Subscription
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	Clock  clock.Clock

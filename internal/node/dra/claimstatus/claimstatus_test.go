@@ -25,7 +25,8 @@ import (
 
 // node is a node with claims, and the API server that gets their status.
 type node struct {
-	held, settled signal.Broadcast
+	held    signal.Broadcast
+	settled signal.Broadcast
 
 	mu     sync.Mutex
 	claims []Claim
