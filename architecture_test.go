@@ -127,7 +127,6 @@ var rules = []rule{
 	{packages: "internal/node/agent/grants", berth: []string{"internal/core/gpu", "internal/node/deviceplugin", "internal/node/ledger", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/drasync", berth: []string{"internal/core/gpu", "internal/node/allocatable", "internal/node/dra", "internal/node/dra/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/dynamic"}},
 	{packages: "internal/node/agent/onhost", berth: []string{"api/", "internal/hardware/hostpath"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/actor", berth: []string{"internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/apichoice", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/ledger", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/handover", berth: []string{"internal/core/gpu", "internal/node/allocatable", "internal/node/kubelet", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/kubeletsync", berth: []string{"internal/core/gpu", "internal/node/filewatch", "internal/node/kubelet", "internal/node/ledger", "internal/node/podwatch", "internal/node/signal"}, never: append(kubernetes, nvml)},

@@ -86,7 +86,7 @@ var plainPackages = []string{
 	"internal/hardware/sim/profile",
 	"internal/hardware/sim/tools",
 	"internal/node",
-	"internal/node/agent/actor",
+	"internal/node/agent",
 	"internal/node/agent/apichoice",
 	"internal/node/agent/command",
 	"internal/node/agent/configsync",

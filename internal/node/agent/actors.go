@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 
-	"github.com/berth-gpu/berth/internal/node/agent/actor"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/startup"
 )
@@ -11,8 +10,8 @@ import (
 // actors returns everything that the agent runs. What advertises or changes devices, and what shows holders, runs after
 // the comparison of the ledger with the node; the CDI spec too, since it names MPS daemons, whose state is unknown
 // before.
-func (a *Agent) actors() []actor.Actor {
-	all := []actor.Actor{
+func (a *Agent) actors() []actor {
+	all := []actor{
 		{Name: "inventory", Run: a.node.inventory.Run},
 		{
 			Name: "configwatch",
@@ -52,13 +51,13 @@ func (a *Agent) actors() []actor.Actor {
 		return all // Nothing is published, so nothing is computed for it.
 	}
 	all = append(all,
-		actor.Actor{Name: "kubeletconfig", Run: a.node.kubelet.Run},
-		actor.Actor{Name: "gpunodesync", Run: a.reports.gpuNode.Run},
+		actor{Name: "kubeletconfig", Run: a.node.kubelet.Run},
+		actor{Name: "gpunodesync", Run: a.reports.gpuNode.Run},
 	)
 	if a.devices.dra != nil {
 		all = append(all,
-			actor.Actor{Name: "dra", After: a.settled, Run: a.devices.dra.Run},
-			actor.Actor{Name: "handover", After: a.compared, Run: a.devices.handover.Run},
+			actor{Name: "dra", After: a.settled, Run: a.devices.dra.Run},
+			actor{Name: "handover", After: a.compared, Run: a.devices.handover.Run},
 		)
 	}
 	return all
@@ -68,7 +67,7 @@ func (a *Agent) actors() []actor.Actor {
 // missing driver, kubelet or API server.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.node.ledger.Close()
-	if err := actor.Run(ctx, a.actors()); err != nil {
+	if err := runActors(ctx, a.actors()); err != nil {
 		return err
 	}
 	a.deps.Log.Info("Stopped the agent; nothing was removed, and containers keep their devices", "component", "agent")

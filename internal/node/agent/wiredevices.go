@@ -8,7 +8,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
-	"github.com/berth-gpu/berth/internal/node/agent/actor"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
@@ -92,7 +91,7 @@ func (a *Agent) wireDevices() error {
 		Dir:      a.config.CDIDir,
 		DevRoot:  a.deps.Hardware.Roots.Dev,
 		Hardware: a.node.inventory,
-		Extras:   actor.Noted(a.deps.Fault, "cdisync", a.devices.injection.Extras),
+		Extras:   noted(a.deps.Fault, "cdisync", a.devices.injection.Extras),
 		Settled:  a.devices.allocatable.SubscribeSettled,
 		Hook:     keepHook,
 		Watch: func(ctx context.Context) <-chan struct{} {
@@ -112,7 +111,7 @@ func (a *Agent) wireDevices() error {
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		Vendors:    a.deps.Hardware.Traits(),
 		KubeletDir: a.config.KubeletDir,
-		State:      actor.Noted(a.deps.Fault, "deviceplugin", a.advertised),
+		State:      noted(a.deps.Fault, "deviceplugin", a.advertised),
 		Changed:    a.devices.allocatable.Subscribe().C(),
 		Ledger:     grants.Holders{Ledger: a.node.ledger, Grants: a.node.grants},
 		Hardware:   func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },

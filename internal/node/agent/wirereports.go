@@ -9,7 +9,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
-	"github.com/berth-gpu/berth/internal/node/agent/actor"
 	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
@@ -110,7 +109,7 @@ func (a *Agent) wireReports() error {
 		Hardware:       a.node.inventory,
 		Holders:        func(key gpu.DeviceKey) []string { return gpu.HolderNames(a.node.ledger.Plain(), key) },
 		Event:          a.reports.events.Publish,
-		Condition:      actor.NotedSet(a.deps.Fault, "healthsync", publish.SetCondition),
+		Condition:      notedSet(a.deps.Fault, "healthsync", publish.SetCondition),
 		Taint:          publish.SetTaint,
 		TaintUnhealthy: a.config.TaintUnhealthy,
 	})
@@ -121,7 +120,7 @@ func (a *Agent) wireReports() error {
 	wanted := labelsync.Deps{
 		Places:   places,
 		Hardware: a.node.inventory.Of(gpulabels.Vendor{}.Name()).Current,
-		Facts:    actor.Noted(a.deps.Fault, "labelsync", a.labelFacts),
+		Facts:    noted(a.deps.Fault, "labelsync", a.labelFacts),
 		Changed: []func() *signal.Subscription{
 			a.node.inventory.Subscribe,
 			a.devices.allocatable.SubscribeUse,
@@ -155,7 +154,7 @@ func (a *Agent) wireReports() error {
 		Problems:   a.reports.problems,
 		Gate:       a.reports.gate,
 		Kubelet:    a.node.kubelet,
-		Publish:    actor.NotedSet(a.deps.Fault, "gpunodesync", publish.SetGPUNode),
+		Publish:    notedSet(a.deps.Fault, "gpunodesync", publish.SetGPUNode),
 	})
 	return nil
 }

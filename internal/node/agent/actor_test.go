@@ -1,4 +1,4 @@
-package actor
+package agent
 
 import (
 	"context"
@@ -11,31 +11,31 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// log records what the actors do.
-type log struct {
+// actorLog records what the actors do.
+type actorLog struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (l *log) add(line string) {
+func (l *actorLog) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, line)
 }
 
-func (l *log) sorted() []string {
+func (l *actorLog) sorted() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Sorted(slices.Values(l.lines))
 }
 
-// TestRun starts an actor whose condition holds later, and ends all with the context or with the first failure.
-func TestRun(t *testing.T) {
+// TestRunActors starts an actor whose condition holds later, and ends all with the context or with the first failure.
+func TestRunActors(t *testing.T) {
 	failure := errors.New("the disk is gone")
 	for name, end := range map[string]error{"the context ends": nil, "an actor fails": failure} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var did log
+				var did actorLog
 				ready, never, fail := signal.NewReady(), signal.NewReady(), make(chan struct{})
 				until := func(name string) func(context.Context) error {
 					return func(ctx context.Context) error {
@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 				defer cancel()
 				done := make(chan error)
 				go func() {
-					done <- Run(ctx, []Actor{
+					done <- runActors(ctx, []actor{
 						{Name: "at once", Run: until("at once")},
 						{Name: "later", After: ready, Run: until("later")},
 						{Name: "never", After: never, Run: until("never")},
