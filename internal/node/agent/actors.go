@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
-	"github.com/berth-gpu/berth/internal/node/agent/startup"
 )
 
 // actors returns everything that the agent runs. What advertises or changes devices, and what shows holders, runs after
@@ -77,7 +76,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // follow makes the first look at the node when the agent starts: actors that wait for compared run after it. Then it
 // keeps the ledger in line with the node until ctx ends.
 func (a *Agent) follow(ctx context.Context) error {
-	deps := startup.Deps{
+	deps := startDeps{
 		Scanned: a.node.inventory.Ready(),
 		Ledger:  a.node.ledger,
 		Look:    a.node.sync.Look,
@@ -98,7 +97,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	if a.devices.dra != nil {
 		deps.Claims = a.devices.dra
 	}
-	if startup.Run(ctx, deps); ctx.Err() != nil {
+	if startUp(ctx, deps); ctx.Err() != nil {
 		return nil
 	}
 	a.devices.allocatable.InjectionChanged()

@@ -26,7 +26,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
-	"github.com/berth-gpu/berth/internal/node/agent/publishers"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
@@ -131,7 +130,7 @@ type reports struct {
 	problems   problems.Joined
 	events     *nodeapi.Events
 	conditions *nodeapi.Conditions
-	publishers *publishers.Workers
+	publishers *workers
 	health     *healthsync.Reporter
 	labels     *labelsync.Syncer
 	gate       *gatesync.Syncer

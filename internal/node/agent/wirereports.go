@@ -15,7 +15,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
-	"github.com/berth-gpu/berth/internal/node/agent/publishers"
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/gatefacts"
@@ -45,7 +44,7 @@ func (a *Agent) wireAPI() {
 	}
 	a.reports.list.Set("counterlist", a.counters.Problems...)
 	a.reports.conditions = nodeapi.NewConditions(a.deps.Clock, a.reports.events.Publish)
-	a.reports.publishers = publishers.New(publishers.Deps{
+	a.reports.publishers = newWorkers(workersDeps{
 		Client:     a.deps.API,
 		NodeName:   a.config.NodeName,
 		Retry:      retry,

@@ -19,7 +19,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
-	"github.com/berth-gpu/berth/internal/node/agent/startup"
 	"github.com/berth-gpu/berth/internal/node/agent/validatecmd"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/pages"
@@ -106,7 +105,7 @@ what it created, use berth-agent uninstall.`,
 const logPatience = time.Second
 
 func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, log *slog.Logger) error {
-	startup.LowerOOMScore(log)
+	agent.LowerOOMScore(log)
 	watcher, err := configwatch.Open(configwatch.Deps{
 		File: o.File, Override: o.Override(cmd), ConfigMap: o.ConfigMap, DefaultKey: o.DefaultKey,
 		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return o.Connect(base) },

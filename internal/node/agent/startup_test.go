@@ -1,4 +1,4 @@
-package startup
+package agent
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// node records what Run does.
-type node struct {
+// startNode records what Run does.
+type startNode struct {
 	mu    sync.Mutex
 	steps []string
 	// writes and other are who writes the ledger: this agent, or another one; full is how often TakeOver fails.
@@ -29,17 +29,17 @@ type node struct {
 	problems   int
 }
 
-func (n *node) step(name string) {
+func (n *startNode) step(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.steps = append(n.steps, name)
 }
 
-func (n *node) Writes() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.writes }
+func (n *startNode) Writes() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.writes }
 
-func (n *node) HasWriter() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.writes || n.other }
+func (n *startNode) HasWriter() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.writes || n.other }
 
-func (n *node) TakeOver() error {
+func (n *startNode) TakeOver() error {
 	n.step("take over")
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,43 +51,43 @@ func (n *node) TakeOver() error {
 	return nil
 }
 
-func (n *node) AwaitAdopted(context.Context) { n.step("adopt") }
+func (n *startNode) AwaitAdopted(context.Context) { n.step("adopt") }
 
-func (n *node) InUse() bool { return n.inUse }
+func (n *startNode) InUse() bool { return n.inUse }
 
-func (n *node) Registered() <-chan struct{} { return n.registered.Done() }
+func (n *startNode) Registered() <-chan struct{} { return n.registered.Done() }
 
-// TestRun is the order of the steps, alone and beside another agent.
-func TestRun(t *testing.T) {
+// TestStartUp is the order of the steps, alone and beside another agent.
+func TestStartUp(t *testing.T) {
 	alone := []string{"take over", "adopt", "look", "layout", "begin", "settled", "daemons"}
 	beside := []string{"look", "layout", "begin", "settled", "take over", "adopt", "look", "daemons"}
 	tests := map[string]struct {
-		node     *node
+		node     *startNode
 		noClaims bool
 		// during changes the node a second after the start.
-		during func(*node)
+		during func(*startNode)
 		want   []string
 		took   time.Duration
 	}{
-		"alone":                 {node: &node{inUse: true}, want: alone},
-		"the only one, as ever": {node: &node{writes: true, inUse: true}, want: alone[1:]},
-		"without an API server": {node: &node{writes: true}, noClaims: true, want: []string{"look", "layout", "begin", "settled", "daemons"}},
+		"alone":                 {node: &startNode{inUse: true}, want: alone},
+		"the only one, as ever": {node: &startNode{writes: true, inUse: true}, want: alone[1:]},
+		"without an API server": {node: &startNode{writes: true}, noClaims: true, want: []string{"look", "layout", "begin", "settled", "daemons"}},
 		"beside another one, without DRA": {
-			node: &node{other: true}, want: beside,
+			node: &startNode{other: true}, want: beside,
 		},
 		"beside another one, registered later": {
-			node: &node{other: true, inUse: true}, during: func(n *node) { n.registered.Set() }, want: beside, took: time.Second,
+			node: &startNode{other: true, inUse: true}, during: func(n *startNode) { n.registered.Set() }, want: beside, took: time.Second,
 		},
 		"beside another one that ends": {
-			node: &node{other: true, inUse: true}, during: func(n *node) {
+			node: &startNode{other: true, inUse: true}, during: func(n *startNode) {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.other = false
 			}, want: beside, took: time.Second,
 		},
-		"beside another one, not registered": {node: &node{other: true, inUse: true}, want: beside, took: turnWithin},
+		"beside another one, not registered": {node: &startNode{other: true, inUse: true}, want: beside, took: turnWithin},
 		"a full disk": {
-			node: &node{inUse: true, full: 2}, want: slices.Concat([]string{"take over", "take over"}, alone), took: 2 * turnStep,
+			node: &startNode{inUse: true, full: 2}, want: slices.Concat([]string{"take over", "take over"}, alone), took: 2 * turnStep,
 		},
 	}
 	for name, test := range tests {
@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 				n := test.node
 				n.registered = signal.NewReady()
 				scanned := make(chan struct{})
-				deps := Deps{
+				deps := startDeps{
 					Scanned: scanned, Ledger: n, Claims: n, Look: func(context.Context) { n.step("look") }, AwaitConfig: func(context.Context) { n.step("layout") },
 					Begin: func(context.Context) { n.step("begin") }, Daemons: func(context.Context) { n.step("daemons") },
 					Settled: signal.NewReady(), Compared: signal.NewReady(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
@@ -114,7 +114,7 @@ func TestRun(t *testing.T) {
 					time.AfterFunc(time.Second, func() { test.during(n) })
 				}
 				done := make(chan struct{})
-				go func() { defer close(done); Run(t.Context(), deps) }()
+				go func() { defer close(done); startUp(t.Context(), deps) }()
 				synctest.Wait()
 				if len(n.steps) > 0 || deps.Settled.Is() {
 					t.Errorf("before the scan it did %v", n.steps)
@@ -143,18 +143,18 @@ func TestRun(t *testing.T) {
 // TestDriverIsServedFirst: the DRA driver may be served before this agent takes the ledger over, or the kubelet could not register it.
 func TestDriverIsServedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{other: true, inUse: true, registered: signal.NewReady()}
+		n := &startNode{other: true, inUse: true, registered: signal.NewReady()}
 		scanned := make(chan struct{})
 		close(scanned)
 		nothing := func(context.Context) {}
-		deps := Deps{
+		deps := startDeps{
 			Scanned: scanned, Ledger: n, Claims: n, Look: nothing, AwaitConfig: nothing, Begin: func(context.Context) {}, Daemons: nothing,
 			Settled: signal.NewReady(), Compared: signal.NewReady(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 			Report: func(string, ...gpu.Cause) {},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); Run(ctx, deps) }()
+		go func() { defer close(done); startUp(ctx, deps) }()
 		time.Sleep(turnWithin / 2)
 		if !deps.Settled.Is() || deps.Compared.Is() || n.Writes() {
 			t.Errorf("settled %v, compared %v, writes %v", deps.Settled.Is(), deps.Compared.Is(), n.Writes())

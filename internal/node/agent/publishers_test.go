@@ -1,4 +1,4 @@
-package publishers
+package agent
 
 import (
 	"context"
@@ -26,19 +26,19 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
-// world is an API server with the problems and conditions of an agent.
-type world struct {
+// apiWorld is an API server with the problems and conditions of an agent.
+type apiWorld struct {
 	conditions *nodeapi.Conditions
 	mu         sync.Mutex
 	problems   map[string]error
 }
 
-func newWorld() *world {
-	return &world{conditions: nodeapi.NewConditions(clock.RealClock{}, func(nodeapi.Event) {}), problems: map[string]error{}}
+func newAPIWorld() *apiWorld {
+	return &apiWorld{conditions: nodeapi.NewConditions(clock.RealClock{}, func(nodeapi.Event) {}), problems: map[string]error{}}
 }
 
-func (w *world) workers(client dynamic.Interface) *Workers {
-	return New(Deps{
+func (w *apiWorld) workers(client dynamic.Interface) *workers {
+	return newWorkers(workersDeps{
 		Client: client, NodeName: fakeapi.NodeName, Retry: nodeapi.Retry{Clock: clock.RealClock{}, NodeName: fakeapi.NodeName}, Conditions: w.conditions,
 		Report: func(source, _ string, err error) {
 			w.mu.Lock()
@@ -50,16 +50,16 @@ func (w *world) workers(client dynamic.Interface) *Workers {
 }
 
 // setAll sets a value of each worker.
-func setAll(ctx context.Context, workers *Workers) {
+func setAll(ctx context.Context, workers *workers) {
 	workers.SetCondition(nodeapi.NodeCondition{Reason: "Unhealthy", Message: "GPU 0"})
 	workers.SetTaint(true)
 	workers.SetMIGState(ctx, "success", false)
 	workers.SetGPUNode(&v1alpha1.GPUNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: "GPUNode"}, ObjectMeta: metav1.ObjectMeta{Name: fakeapi.NodeName}})
 }
 
-// TestStandalone checks that without an API server everything can be set, and that Run returns immediately.
-func TestStandalone(t *testing.T) {
-	workers := newWorld().workers(nil)
+// TestStandaloneWritesNothing checks that without an API server everything can be set, and that Run returns immediately.
+func TestStandaloneWritesNothing(t *testing.T) {
+	workers := newAPIWorld().workers(nil)
 	setAll(t.Context(), workers)
 	workers.SetMIGState(t.Context(), "pending", true)
 	if err := workers.Run(t.Context()); err != nil {
@@ -71,7 +71,7 @@ func TestStandalone(t *testing.T) {
 // failure is a problem until a write succeeds.
 func TestEachObjectHasAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api, w := fakeapi.New(t), newWorld()
+		api, w := fakeapi.New(t), newAPIWorld()
 		api.Intercept(func(r fakeapi.Request) error {
 			if r.Resource == "gpunodes" && r.Verb != "get" {
 				return errors.New("no route")
@@ -111,7 +111,7 @@ func TestEachObjectHasAWorker(t *testing.T) {
 
 // TestSetMIGCondition checks that an empty status removes the condition.
 func TestSetMIGCondition(t *testing.T) {
-	w := newWorld()
+	w := newAPIWorld()
 	workers := w.workers(nil)
 	workers.SetMIGCondition(metav1.ConditionTrue, "Applied", "every GPU is partitioned as wanted")
 	if all := w.conditions.All(); len(all) != 1 || all[0].Type != nodeapi.ConditionMIG {
@@ -126,7 +126,7 @@ func TestSetMIGCondition(t *testing.T) {
 // after failed writes, and that the agent asks for nothing in between.
 func TestDefinitionIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api, w := fakeapi.New(t), newWorld()
+		api, w := fakeapi.New(t), newAPIWorld()
 		definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 		definition := func(uid, established string) *unstructured.Unstructured {
 			object := &unstructured.Unstructured{}
@@ -243,7 +243,7 @@ func TestDefinitionUnwatched(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api, w := fakeapi.New(t), newWorld()
+				api, w := fakeapi.New(t), newAPIWorld()
 				requests := 0
 				api.Intercept(func(r fakeapi.Request) error {
 					if r.Resource != resource.Resource {

@@ -1,14 +1,4 @@
-// Package startup is the order in which an agent starts to act on its node.
-//
-// It guarantees that the claims that the kubelet lists as prepared are in the ledger before the ledger is compared with the node; that
-// nothing is settled before the configuration and the MIG layout are known, since devices would be advertised by those of before; that of
-// two agents during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its
-// DRA driver, and takes it over then; and that the MPS daemons are known before anything that names them is written;
-// and that the kernel ends an agent in a pod after nearly all other processes when the node is out of memory.
-//
-// What it waits for: the first scan of the hardware; the kubelet's record of claims; configuration and layout, as long as the API server
-// may have them; and its turn to write the ledger. It must not import the agent or another package below it, an adapter, or a front end.
-package startup
+package agent
 
 import (
 	"context"
@@ -26,12 +16,12 @@ const (
 	// whether that one has ended.
 	turnWithin = time.Minute
 	turnStep   = 100 * time.Millisecond
-	// source is the source of the problem that the ledger cannot be taken over.
-	source = "ledger turn"
+	// turnSource is the source of the problem that the ledger cannot be taken over.
+	turnSource = "ledger turn"
 )
 
-// Ledger has one writer of all agents of the node; *ledger.Ledger is one.
-type Ledger interface {
+// startLedger has one writer of all agents of the node; *ledger.Ledger is one.
+type startLedger interface {
 	// Writes reports whether this agent is the writer, and HasWriter whether a living agent is.
 	Writes() bool
 	HasWriter() bool
@@ -39,8 +29,8 @@ type Ledger interface {
 	TakeOver() error
 }
 
-// Claims is the DRA front end.
-type Claims interface {
+// startClaims is the DRA front end.
+type startClaims interface {
 	// AwaitAdopted returns when the ledger has the claims that the kubelet lists as prepared, or ctx ends.
 	AwaitAdopted(ctx context.Context)
 	// InUse reports whether a device is, or was, allocated through DRA.
@@ -49,13 +39,13 @@ type Claims interface {
 	Registered() <-chan struct{}
 }
 
-// Deps are the dependencies of Run.
-type Deps struct {
+// startDeps are the dependencies of startUp.
+type startDeps struct {
 	// Scanned is closed once the hardware was scanned: without it no device node can be distinguished from another.
 	Scanned <-chan struct{}
-	Ledger  Ledger
+	Ledger  startLedger
 	// Claims is nil without an API server.
-	Claims Claims
+	Claims startClaims
 	// Look compares the ledger with the node; AwaitConfig returns when the configuration for this hardware is known, and the MIG layout or
 	// that the devices were settled before; Begin settles them, when the gate of the node lets them be advertised.
 	Look        func(context.Context)
@@ -72,8 +62,13 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Run returns when Compared is set, or ctx ends.
-func Run(ctx context.Context, deps Deps) {
+// startUp does what comes before the agent acts on its node, in this order, and returns when Compared is set, or ctx ends.
+//
+// The claims that the kubelet lists as prepared are in the ledger before the ledger is compared with the node. Nothing is settled before
+// the configuration and the MIG layout are known, since devices would be advertised by those of before; AwaitConfig bounds that wait. Of
+// two agents during an upgrade one prepares claims at every moment: the new one follows the ledger until the kubelet has registered its DRA
+// driver, and takes it over then. The MPS daemons are known before anything that names them is written.
+func startUp(ctx context.Context, deps startDeps) {
 	select {
 	case <-ctx.Done():
 		return
@@ -97,7 +92,7 @@ func Run(ctx context.Context, deps Deps) {
 
 // look compares the ledger with the node. Before that, its writer gives it the claims that the kubelet lists; a follower has those of the
 // writer.
-func (d *Deps) look(ctx context.Context) {
+func (d *startDeps) look(ctx context.Context) {
 	if d.Claims != nil && d.Ledger.Writes() {
 		d.Claims.AwaitAdopted(ctx)
 	}
@@ -107,7 +102,7 @@ func (d *Deps) look(ctx context.Context) {
 // awaitTurn returns when this agent has to write the ledger in place of the one before, which the kubelet calls for claims until it has
 // registered this one: at once while no device is allocated through DRA, else when it has registered it, when the other agent has ended, or
 // after turnWithin.
-func (d *Deps) awaitTurn(ctx context.Context) {
+func (d *startDeps) awaitTurn(ctx context.Context) {
 	if d.Claims == nil || !d.Claims.InUse() {
 		return
 	}
@@ -127,14 +122,14 @@ func (d *Deps) awaitTurn(ctx context.Context) {
 }
 
 // takeOver makes this agent the writer of the ledger, and returns when it is or ctx ends.
-func (d *Deps) takeOver(ctx context.Context) {
+func (d *startDeps) takeOver(ctx context.Context) {
 	for {
 		err := d.Ledger.TakeOver()
 		if err == nil {
-			d.Report(source)
+			d.Report(turnSource)
 			return
 		}
-		d.Report(source, gpu.Cause{Code: "LEDGER_UNWRITABLE", Message: err.Error()})
+		d.Report(turnSource, gpu.Cause{Code: "LEDGER_UNWRITABLE", Message: err.Error()})
 		select {
 		case <-ctx.Done():
 			return

@@ -1,19 +1,4 @@
-// Package publishers has the workers that write this node's objects to the API server, each object with a worker of its own:
-// the Node's conditions and its taints, the label of the MIG state, and the GPUNode with its definition.
-//
-// It guarantees that a write which hangs or fails delays none of another object, that a failed write is repeated and reported
-// as a problem, and that a standalone agent, which has no API server, can set everything and writes nothing.
-//
-// What wakes it: a value that is set; a tick, which restores what others have changed; a change of the definition.
-//
-// What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "gate-condition", "gate-taint",
-// "mig-state-label", "gpunode" and "definition"; and the conditions MIGApplied and GPUsReady in [nodeapi.Conditions].
-//
-// What it never waits for: files, the driver, the kubelet. Setting a value waits for nothing, except for a MIG state whose caller
-// asks to wait a moment for the write.
-//
-// It must not import the agent, a package below it, an adapter or a front end.
-package publishers
+package agent
 
 import (
 	"context"
@@ -43,8 +28,8 @@ const (
 	longWatch = time.Minute
 )
 
-// Deps are what Workers are made of.
-type Deps struct {
+// workersDeps are what workers are made of.
+type workersDeps struct {
 	// Client is nil for a standalone agent.
 	Client   dynamic.Interface
 	NodeName string
@@ -56,9 +41,13 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Workers writes the objects. Make it with New, start it with Run.
-type Workers struct {
-	deps Deps
+// workers write this node's objects to the API server, each object with a worker of its own: the Node's conditions and its taints, the
+// label of the MIG state, and the GPUNode with its definition.
+//
+// A write that hangs or fails delays none of another object; a failed write is repeated and reported as a problem. Setting a value waits
+// for nothing, except for a MIG state whose caller asks to wait a moment for the write. A tick restores what others have changed.
+type workers struct {
+	deps workersDeps
 	// The publishers are nil without an API server.
 	condition *nodeapi.Publisher[nodeapi.NodeCondition]
 	taint     *nodeapi.Publisher[bool]
@@ -68,9 +57,9 @@ type Workers struct {
 	gpuNode   *nodeapi.Publisher[*v1alpha1.GPUNode]
 }
 
-// New makes Workers; it touches nothing.
-func New(deps Deps) *Workers {
-	w := &Workers{deps: deps}
+// newWorkers makes workers; it touches nothing.
+func newWorkers(deps workersDeps) *workers {
+	w := &workers{deps: deps}
 	if deps.Client == nil {
 		return w
 	}
@@ -84,13 +73,18 @@ func New(deps Deps) *Workers {
 	w.migState = nodeapi.NewMIGState(deps.Client, configwatch.LabelMIGState, deps.Retry, report("mig-state-label", "NODE_LABEL"), deps.Log)
 	object := gpunode.NewObject(deps.Client, deps.NodeName)
 	w.gpuNode = nodeapi.NewPublisher(nodeapi.PublisherDeps[*v1alpha1.GPUNode]{
-		Read: object.Read, Write: object.Write, Equal: gpunode.Equal, Report: report("gpunode", "GPUNODE_WRITE"), Retry: deps.Retry, Log: deps.Log,
+		Read:   object.Read,
+		Write:  object.Write,
+		Equal:  gpunode.Equal,
+		Report: report("gpunode", "GPUNODE_WRITE"),
+		Retry:  deps.Retry,
+		Log:    deps.Log,
 	})
 	return w
 }
 
 // Run writes what is set until ctx ends. Without an API server it returns at once.
-func (w *Workers) Run(ctx context.Context) error {
+func (w *workers) Run(ctx context.Context) error {
 	if w.deps.Client == nil {
 		return nil
 	}
@@ -103,8 +97,8 @@ func (w *Workers) Run(ctx context.Context) error {
 
 // followDefinition reports that the definition of GPUNode is missing or old while it is, and has the GPUNode written again when the
 // definition is made again, with which the API server has deleted it. Without the permission to watch it ends when the definition is there.
-func (w *Workers) followDefinition(ctx context.Context) error {
-	f := definitionFollower{Workers: w}
+func (w *workers) followDefinition(ctx context.Context) error {
+	f := definitionFollower{workers: w}
 	for ctx.Err() == nil {
 		permitted := true
 		err := w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
@@ -134,7 +128,7 @@ func (w *Workers) followDefinition(ctx context.Context) error {
 
 // definitionFollower knows the definition of GPUNode that was seen last.
 type definitionFollower struct {
-	*Workers
+	*workers
 	checked bool
 	served  types.UID
 }
@@ -160,13 +154,13 @@ func (f *definitionFollower) check(ctx context.Context) error {
 }
 
 // SetCondition sets the Node's condition GPUsHealthy.
-func (w *Workers) SetCondition(condition nodeapi.NodeCondition) { publish(w.condition, condition) }
+func (w *workers) SetCondition(condition nodeapi.NodeCondition) { publish(w.condition, condition) }
 
 // SetTaint sets whether the Node has the taint of an unhealthy GPU.
-func (w *Workers) SetTaint(tainted bool) { publish(w.taint, tainted) }
+func (w *workers) SetTaint(tainted bool) { publish(w.taint, tainted) }
 
 // SetReady sets the condition GPUsReady of the Node and of the GPUNode; one without a reason removes it.
-func (w *Workers) SetReady(condition nodeapi.NodeCondition) {
+func (w *workers) SetReady(condition nodeapi.NodeCondition) {
 	publish(w.ready, condition)
 	if condition.Reason == "" {
 		w.deps.Conditions.Clear(v1alpha1.NodeConditionReady)
@@ -180,11 +174,11 @@ func (w *Workers) SetReady(condition nodeapi.NodeCondition) {
 }
 
 // SetGateTaint sets whether the Node has the taint of the gate.
-func (w *Workers) SetGateTaint(taint nodeapi.GateTaint) { publish(w.gateTaint, taint) }
+func (w *workers) SetGateTaint(taint nodeapi.GateTaint) { publish(w.gateTaint, taint) }
 
 // AwaitGateTaint sets the taint and returns when the Node has it, or with the error of ctx when that ends first. Without an API server it
 // returns at once.
-func (w *Workers) AwaitGateTaint(ctx context.Context, taint nodeapi.GateTaint) error {
+func (w *workers) AwaitGateTaint(ctx context.Context, taint nodeapi.GateTaint) error {
 	if w.gateTaint == nil {
 		return nil
 	}
@@ -197,14 +191,14 @@ func (w *Workers) AwaitGateTaint(ctx context.Context, taint nodeapi.GateTaint) e
 }
 
 // GateTaintWritten reports whether the Node has what SetGateTaint was given last. Without an API server it always does.
-func (w *Workers) GateTaintWritten() bool { return w.gateTaint == nil || w.gateTaint.Written() }
+func (w *workers) GateTaintWritten() bool { return w.gateTaint == nil || w.gateTaint.Written() }
 
 // SetGPUNode sets the GPUNode, which must not be changed afterwards.
-func (w *Workers) SetGPUNode(object *v1alpha1.GPUNode) { publish(w.gpuNode, object) }
+func (w *workers) SetGPUNode(object *v1alpha1.GPUNode) { publish(w.gpuNode, object) }
 
 // SetMIGState sets the label nvidia.com/mig.config.state; an empty state removes it. With wait it returns when the label says so,
 // after a failed attempt, or after two seconds.
-func (w *Workers) SetMIGState(ctx context.Context, state string, wait bool) {
+func (w *workers) SetMIGState(ctx context.Context, state string, wait bool) {
 	if !wait || w.migState == nil {
 		publish(w.migState, state)
 		return
@@ -215,7 +209,7 @@ func (w *Workers) SetMIGState(ctx context.Context, state string, wait bool) {
 }
 
 // SetMIGCondition sets the condition MIGApplied of the GPUNode; an empty status removes it.
-func (w *Workers) SetMIGCondition(status metav1.ConditionStatus, reason, message string) {
+func (w *workers) SetMIGCondition(status metav1.ConditionStatus, reason, message string) {
 	if status == "" {
 		w.deps.Conditions.Clear(nodeapi.ConditionMIG)
 		return
