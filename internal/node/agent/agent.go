@@ -12,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/drasync"
-	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
@@ -33,6 +32,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
@@ -54,7 +54,7 @@ type Deps struct {
 	API        dynamic.Interface
 	Kube       kubernetes.Interface
 	MetricsAPI kubernetes.Interface
-	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (validationfiles.In).
+	// Namespace is that of the agent's pod, Stack the file with the gate's settings, ValidationFiles a directory (gate.FilesIn).
 	Namespace       string
 	Stack           string
 	ValidationFiles string
@@ -133,7 +133,7 @@ type reports struct {
 	publishers *workers
 	health     *healthsync.Reporter
 	labels     *labelsync.Syncer
-	gate       *gatesync.Syncer
+	gate       *gate.Syncer
 	gpuNode    *gpunodesync.Syncer
 	metrics    *metricsync.Syncer
 	server     *serve.Server

@@ -9,7 +9,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
-	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
@@ -17,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/config"
-	"github.com/berth-gpu/berth/internal/node/gatefacts"
+	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/metrics"
@@ -26,9 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 	"github.com/berth-gpu/berth/internal/node/problems"
 	"github.com/berth-gpu/berth/internal/node/signal"
-	"github.com/berth-gpu/berth/internal/node/stackfile"
 	"github.com/berth-gpu/berth/internal/node/statefile"
-	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
 // wireAPI creates the list of problems and the writers to the API server.
@@ -63,11 +60,11 @@ func (a *Agent) stateLost(source string, result statefile.Result, without string
 // wireGate creates the actor that keeps pods away until the node is validated.
 func (a *Agent) wireGate() {
 	configured := a.deps.Hardware.Configured()
-	sources := gatesync.Sources{
+	sources := gate.Sources{
 		BootID:     a.deps.BootID,
 		Vendor:     configured,
 		WithoutCDI: !a.config.UsesCDI(),
-		Runtime:    gatefacts.Runtime(a.config.HostRoot, a.node.host.Host),
+		Runtime:    gate.Runtime(a.config.HostRoot, a.node.host.Host),
 		OnBus:      a.deps.Hardware.OnBus,
 		Hardware:   a.node.inventory.Current,
 		Spec:       a.devices.cdi.Status,
@@ -79,8 +76,8 @@ func (a *Agent) wireGate() {
 		Registered: a.devices.plugin.Registered,
 		Published:  a.devices.dra.Published,
 	}
-	a.reports.gate = gatesync.Open(gatesync.Deps{
-		Settings: stackfile.New(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.deps.Clock, a.reports.list.Set).Settings,
+	a.reports.gate = gate.Open(gate.Deps{
+		Settings: gate.NewSettingsFile(a.deps.Stack, a.deps.API != nil && a.deps.Namespace != "", a.deps.Clock, a.reports.list.Set).Settings,
 		Observe:  sources.Observe,
 		Holdings: a.node.ledger.Plain,
 		Pods:     a.node.pods,
@@ -94,7 +91,7 @@ func (a *Agent) wireGate() {
 		StateDir: a.config.StateDir,
 		BootID:   a.deps.BootID,
 		Node:     a.reports.publishers,
-		Files:    validationfiles.In(a.deps.ValidationFiles, a.config.DriverRoot),
+		Files:    gate.FilesIn(a.deps.ValidationFiles, a.config.DriverRoot),
 		Report:   a.reports.list.Set,
 		FileLost: a.stateLost,
 		Clock:    a.deps.Clock,

@@ -17,7 +17,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
-	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
@@ -33,13 +32,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
+	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/pages"
-	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
 func newUninstallCommand(o *flags.Flags) *cobra.Command {
@@ -114,7 +113,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, pluginRoot str
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
 		{"ledger in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"journals and last good configuration in " + config.PersistentDir, func() error { return removePersistent(config.PersistentDir) }},
-		{"validation files in " + validationfiles.Dir, func() error { return validationfiles.Remove(config.HostRoot) }},
+		{"validation files in " + gate.FilesDir, func() error { return gate.RemoveFiles(config.HostRoot) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 	}
 	if api != nil {
@@ -155,7 +154,7 @@ func mayDelete(ctx context.Context, kube kubernetes.Interface, node string) bool
 func removeState(dir string) error {
 	err := errors.Join(
 		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
-		gatesync.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
+		gate.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
 	)
 	removeIfEmpty(dir)
 	return err

@@ -1,4 +1,4 @@
-package gatesync
+package gate
 
 import (
 	"context"
@@ -19,11 +19,9 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/signal"
-	"github.com/berth-gpu/berth/internal/node/stackfile"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
@@ -34,7 +32,7 @@ type world struct {
 
 	mu       sync.Mutex
 	settings v1alpha1.Gate
-	in       gatefacts.Inputs
+	in       Inputs
 	holdings []gpu.Holding
 	pods     []podwatch.Validation
 	// living are the pods that the watch knows, and ended those that it knows to have ended; synced is false while it has none.
@@ -53,9 +51,9 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{
-		dir: t.TempDir(), settings: stackfile.Complete(v1alpha1.Gate{}), synced: true, living: map[string]bool{}, ended: map[string]bool{},
-		in: gatefacts.Inputs{
-			BootID: "boot", OnBus: 1, Vendor: gpu.NVIDIA, Advertised: 1, Spec: &gatefacts.Spec{Fingerprint: "f"},
+		dir: t.TempDir(), settings: completeSettings(v1alpha1.Gate{}), synced: true, living: map[string]bool{}, ended: map[string]bool{},
+		in: Inputs{
+			BootID: "boot", OnBus: 1, Vendor: gpu.NVIDIA, Advertised: 1, Spec: &Spec{Fingerprint: "f"},
 			Snapshot: &gpu.Snapshot{
 				Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}}, GPUs: []gpu.GPU{{UUID: "GPU-0", Vendor: gpu.NVIDIA}},
 			},
@@ -66,7 +64,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) open() *Syncer {
 	return Open(Deps{
 		Settings: func() v1alpha1.Gate { w.mu.Lock(); defer w.mu.Unlock(); return w.settings },
-		Observe:  func() gatefacts.Inputs { w.mu.Lock(); defer w.mu.Unlock(); return w.in },
+		Observe:  func() Inputs { w.mu.Lock(); defer w.mu.Unlock(); return w.in },
 		Holdings: func() []gpu.Holding { w.mu.Lock(); defer w.mu.Unlock(); return slices.Clone(w.holdings) },
 		Pods:     w, Changed: []func() *signal.Subscription{w.changed.Subscribe}, StateDir: w.dir, BootID: "boot", Node: w, Files: func(gate.State) error { return nil },
 		Report: func(source string, problems ...gpu.Cause) {
@@ -248,10 +246,10 @@ func TestValidation(t *testing.T) {
 		w.in.Spec = nil
 		_, stop = w.start(t)
 		w.want(t, "advertised")
-		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "f"} })
+		w.change(func() { w.in.Spec = &Spec{Fingerprint: "f"} })
 		w.want(t)
 		// Another driver's files.
-		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "g"} })
+		w.change(func() { w.in.Spec = &Spec{Fingerprint: "g"} })
 		w.want(t, tainted, "ready false Held")
 		stop()
 	})
@@ -270,7 +268,7 @@ func TestInUse(t *testing.T) {
 		w.change(func() { w.in.Runtime = nil; w.living = map[string]bool{} })
 		w.change(func() { w.hold("") }) // A further pod has got the device, and is not known yet.
 		w.want(t, "ready true Validated")
-		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "other"} })
+		w.change(func() { w.in.Spec = &Spec{Fingerprint: "other"} })
 		w.want(t)
 		w.change(func() { w.holdings = nil })
 		w.want(t)
@@ -312,7 +310,7 @@ func TestTolerantPod(t *testing.T) {
 		w.change(func() { w.hold("ds") })
 		w.want(t, "ready false VALIDATE_CUDA_INIT")
 		// With another driver the one that failed is not forgotten.
-		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "other"} })
+		w.change(func() { w.in.Spec = &Spec{Fingerprint: "other"} })
 		w.want(t, "ready false GATE_HELD_BY_POD")
 		w.change(func() { w.holdings = nil })
 		w.change(func() { w.validate("v2", passed) })
@@ -329,14 +327,14 @@ func TestPodBeforeTaint(t *testing.T) {
 		_, stop := w.start(t)
 		w.change(func() { w.pods = nil })
 		w.log = nil
-		w.change(func() { w.away, w.in.Spec = true, &gatefacts.Spec{Fingerprint: "other"} })
+		w.change(func() { w.away, w.in.Spec = true, &Spec{Fingerprint: "other"} })
 		w.want(t, tainted, "ready false Held")
 		time.Sleep(time.Minute)
 		w.change(func() { w.hold("work"); w.living["work"] = true })
 		w.want(t, untainted, "ready true Validated")
 		// Once the Node has the taint a pod opens nothing.
 		w.change(func() { w.holdings = nil })
-		w.change(func() { w.in.Spec = &gatefacts.Spec{Fingerprint: "third"} })
+		w.change(func() { w.in.Spec = &Spec{Fingerprint: "third"} })
 		w.change(func() { w.away = false })
 		time.Sleep(waitingTick)
 		w.change(func() { w.hold("work") })

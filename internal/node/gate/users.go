@@ -1,4 +1,4 @@
-package gatesync
+package gate
 
 import (
 	"github.com/berth-gpu/berth/internal/core/gpu"

@@ -1,4 +1,4 @@
-package validationfiles
+package gate
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gate"
 )
 
-func list(t *testing.T, dir string) []string {
+func listFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -23,8 +23,8 @@ func list(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestBring goes through the states forth and back.
-func TestBring(t *testing.T) {
+// TestBringFiles goes through the states forth and back.
+func TestBringFiles(t *testing.T) {
 	dir := t.TempDir()
 	steps := []struct {
 		state gate.State
@@ -36,17 +36,17 @@ func TestBring(t *testing.T) {
 		{gate.Validated, []string{"cuda-ready", "driver-ready", "plugin-ready", "toolkit-ready"}}, {gate.None, nil},
 	}
 	for i, step := range steps {
-		if err := Bring(dir, "/", step.state); err != nil {
+		if err := BringFiles(dir, "/", step.state); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(step.want, list(t, dir)); diff != "" {
+		if diff := cmp.Diff(step.want, listFiles(t, dir)); diff != "" {
 			t.Errorf("step %d, %s (-want +got):\n%s", i, step.state, diff)
 		}
 	}
 }
 
-// TestOthers leaves the files of NVIDIA's validator alone, and reports what it cannot write.
-func TestOthers(t *testing.T) {
+// TestFilesOfOthers leaves the files of NVIDIA's validator alone, and reports what it cannot write.
+func TestFilesOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	const theirs = "IS_HOST_DRIVER=false\n"
 	path := filepath.Join(dir, "driver-ready")
@@ -54,7 +54,7 @@ func TestOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, state := range []gate.State{gate.Validated, gate.None} {
-		if err := Bring(dir, "/opt/driver", state); err != nil {
+		if err := BringFiles(dir, "/opt/driver", state); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != theirs {
@@ -64,17 +64,17 @@ func TestOthers(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := Bring(dir, "/opt/driver", gate.DriverReady); err != nil {
+	if err := BringFiles(dir, "/opt/driver", gate.DriverReady); err != nil {
 		t.Fatal(err)
 	}
 	want := "# written by berth-agent\nIS_HOST_DRIVER=true\nNVIDIA_DRIVER_ROOT=/opt/driver\nDRIVER_ROOT_CTR_PATH=/host\nNVIDIA_DEV_ROOT=/opt/driver\nDEV_ROOT_CTR_PATH=/host\n"
 	if got, err := os.ReadFile(path); err != nil || string(got) != want {
 		t.Errorf("the file is %q, %v", got, err)
 	}
-	if err := Bring(filepath.Join(dir, "missing"), "/", gate.Validated); err == nil {
+	if err := BringFiles(filepath.Join(dir, "missing"), "/", gate.Validated); err == nil {
 		t.Error("no error for a directory that is missing")
 	}
-	if err := Bring("", "/", gate.Validated); err != nil {
+	if err := BringFiles("", "/", gate.Validated); err != nil {
 		t.Errorf("without a directory: %v", err)
 	}
 }

@@ -1,21 +1,4 @@
-// Package gatesync keeps the gate of the node: it decides how far the node is on its way to accepting pods with GPUs, and keeps pods away
-// until it is validated.
-//
-// It guarantees that the Node has the taint before a device is advertised for the first time ([Syncer.AwaitRegistration]), that a node
-// whose GPUs were in use before does not get it, and that what is validated, what has failed and what is tainted stays so for the next
-// agent of the same boot.
-//
-// What wakes it: the hardware, the CDI spec, the use of the devices, the ledger, the pods of the node; every 2 s (500 ms while devices
-// are about to be advertised) while the node is not validated, else every 30 s, since configuration files of the host and registrations
-// by the kubelet come without a signal.
-//
-// What it writes: gate.json; the files for programs of NVIDIA's GPU operator, where they are wanted; through [Node] the taint and the
-// condition; the problem of the source "gate"; and [Syncer.Status].
-//
-// What it never waits for: the API server, the driver, the kubelet. AwaitRegistration does wait for the API server, before the start.
-//
-// It must not import the agent, another package below it, an adapter or a front end.
-package gatesync
+package gate
 
 import (
 	"context"
@@ -30,7 +13,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -76,7 +58,7 @@ type Deps struct {
 	// Settings returns the settings of the gate, complete.
 	Settings func() v1alpha1.Gate
 	// Observe returns what other packages know of the node. It may read files of the kernel and of the host.
-	Observe func() gatefacts.Inputs
+	Observe func() Inputs
 	// Holdings are those of the ledger.
 	Holdings func() []gpu.Holding
 	Pods     Pods
@@ -160,7 +142,7 @@ func (s *Syncer) Subscribe() *signal.Subscription { return s.changed.Subscribe()
 func (s *Syncer) AwaitRegistration(ctx context.Context) {
 	for ctx.Err() == nil {
 		settings := s.deps.Settings()
-		facts, _ := gatefacts.Observe(s.deps.Observe())
+		facts, _ := observeFacts(s.deps.Observe())
 		if settings.Mode != v1alpha1.GateEnforce || !facts.GPUs || s.kept.Record.By != "" || !s.kept.Record.Closed() && s.inUseAtStart(ctx) {
 			return
 		}
@@ -239,7 +221,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 // decide decides once and returns the time until the next look.
 func (s *Syncer) decide() time.Duration {
 	settings, now := s.deps.Settings(), s.deps.Clock.Now()
-	facts, known := gatefacts.Observe(s.deps.Observe())
+	facts, known := observeFacts(s.deps.Observe())
 	if !known {
 		// What an earlier agent of the boot has validated stays so until the spec was read.
 		facts.Key = s.kept.Record.Key
@@ -247,7 +229,7 @@ func (s *Syncer) decide() time.Duration {
 	facts.InUse = s.uses.inUse(s.deps.Holdings())
 	pods, _ := s.deps.Pods.Validations()
 	var seen bool
-	facts.Outcome, seen = gatefacts.Judge(pods, facts.Key)
+	facts.Outcome, seen = judgeValidation(pods, facts.Key)
 	if s.kept.State == gate.Held && s.kept.Code != gate.HeldByPod && !seen {
 		facts.Waited = now.Sub(s.kept.Since)
 	}

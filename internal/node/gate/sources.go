@@ -1,4 +1,4 @@
-package gatesync
+package gate
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/gatefacts"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -33,9 +32,9 @@ type Sources struct {
 }
 
 // Observe returns the present inputs.
-func (s Sources) Observe() gatefacts.Inputs {
+func (s Sources) Observe() Inputs {
 	snapshot := s.Hardware().Of(s.Vendor)
-	in := gatefacts.Inputs{
+	in := Inputs{
 		BootID: s.BootID, OnBus: s.OnBus(), Snapshot: snapshot, Vendor: s.Vendor, Excluded: s.Excluded(),
 		WithoutCDI: s.WithoutCDI,
 	}
@@ -45,7 +44,7 @@ func (s Sources) Observe() gatefacts.Inputs {
 	units := s.units(snapshot)
 	in.Unregistered, in.Advertised = s.advertised(units)
 	if fingerprint, problems, known := s.Spec(); known {
-		in.Spec = &gatefacts.Spec{Fingerprint: fingerprint, Problems: problems}
+		in.Spec = &Spec{Fingerprint: fingerprint, Problems: problems}
 		for _, unit := range units {
 			if !s.Injectable(s.Vendor, unit.Key) {
 				in.Spec.Missing = append(in.Spec.Missing, string(unit.Key.Device()))

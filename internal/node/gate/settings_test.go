@@ -1,4 +1,4 @@
-package stackfile
+package gate
 
 import (
 	"os"
@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-func TestSettings(t *testing.T) {
+func TestSettingsFile(t *testing.T) {
 	defaults := v1alpha1.Gate{Mode: v1alpha1.GateEnforce, TaintKey: "berth.dev/not-validated", Timeout: metav1.Duration{Duration: 10 * time.Minute}, OnTimeout: v1alpha1.GateHold}
 	set := v1alpha1.Gate{Mode: v1alpha1.GateReport, TaintKey: "example.com/x", Timeout: metav1.Duration{Duration: time.Minute}, OnTimeout: v1alpha1.GateOpen}
 	const text = "version: v1\nnew: {of: a later release}\ngate: {mode: report, taintKey: example.com/x, timeout: 1m0s, onTimeout: open}\n"
@@ -29,7 +29,7 @@ func TestSettings(t *testing.T) {
 	}
 	code := ""
 	path := filepath.Join(t.TempDir(), "stack.yaml")
-	s := New(path, true, testingclock.NewFakeClock(time.Now()), func(_ string, problems ...gpu.Cause) {
+	s := NewSettingsFile(path, true, testingclock.NewFakeClock(time.Now()), func(_ string, problems ...gpu.Cause) {
 		if code = ""; len(problems) > 0 {
 			code = problems[0].Code
 		}
@@ -45,7 +45,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("step %d: %+v, problem %q, want %+v and %q", i, got, code, step.want, step.code)
 		}
 	}
-	for _, off := range []*File{New("", true, nil, nil), New(path, false, nil, nil)} {
+	for _, off := range []*SettingsFile{NewSettingsFile("", true, nil, nil), NewSettingsFile(path, false, nil, nil)} {
 		if got := off.Settings(); got.Mode != v1alpha1.GateDisabled {
 			t.Errorf("settings %+v, want the gate off", got)
 		}
@@ -72,7 +72,7 @@ func TestEditInPlace(t *testing.T) {
 		at = min(at+1, len(parts)-1)
 	}
 	write()
-	s := New(path, true, &editor{testingclock.NewFakeClock(time.Now()), write}, func(_ string, problems ...gpu.Cause) {
+	s := NewSettingsFile(path, true, &editor{testingclock.NewFakeClock(time.Now()), write}, func(_ string, problems ...gpu.Cause) {
 		if len(problems) > 0 {
 			t.Errorf("problems %v", problems)
 		}
@@ -94,7 +94,7 @@ func TestPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := ""
-	if got := New(path, true, testingclock.NewFakeClock(time.Now()), func(_ string, problems ...gpu.Cause) { code = problems[0].Code }).Settings(); got != Complete(v1alpha1.Gate{}) || code != "GATE_SETTINGS" {
+	if got := NewSettingsFile(path, true, testingclock.NewFakeClock(time.Now()), func(_ string, problems ...gpu.Cause) { code = problems[0].Code }).Settings(); got != completeSettings(v1alpha1.Gate{}) || code != "GATE_SETTINGS" {
 		t.Errorf("%+v, problem %q", got, code)
 	}
 }

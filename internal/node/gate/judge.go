@@ -1,4 +1,4 @@
-package gatefacts
+package gate
 
 import (
 	"cmp"
@@ -21,14 +21,14 @@ const maxMessage = 1024
 // codes are the codes that a result may have.
 var codes = regexp.MustCompile(`^VALIDATE_[A-Z_]{1,40}$`)
 
-// Judge returns how the newest validation pod of a key ended; nil while it runs, and without one. Seen is true when there is one. The pods
-// are sorted by their age.
-func Judge(pods []podwatch.Validation, key string) (outcome *gate.Outcome, seen bool) {
+// judgeValidation returns how the newest validation pod of a key ended; nil while it runs, and without one. Seen is true when there is one.
+// The pods are sorted by their age.
+func judgeValidation(pods []podwatch.Validation, key string) (outcome *gate.Outcome, seen bool) {
 	for i := len(pods) - 1; i >= 0; i-- {
 		if pods[i].Key != key || key == "" {
 			continue
 		}
-		failed, ended := judge(&pods[i])
+		failed, ended := judgePod(&pods[i])
 		if !ended {
 			return nil, true
 		}
@@ -37,8 +37,8 @@ func Judge(pods []podwatch.Validation, key string) (outcome *gate.Outcome, seen 
 	return nil, false
 }
 
-// judge returns why a pod failed, and whether its result is known: that of one failed container is enough.
-func judge(pod *podwatch.Validation) (failed *gate.Stop, ended bool) {
+// judgePod returns why a pod failed, and whether its result is known: that of one failed container is enough.
+func judgePod(pod *podwatch.Validation) (failed *gate.Stop, ended bool) {
 	for _, c := range pod.Containers {
 		if failed := containerStop(pod.Name, c); failed != nil {
 			return failed, true

@@ -1,4 +1,4 @@
-package gatefacts
+package gate
 
 import (
 	"fmt"

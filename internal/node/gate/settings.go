@@ -1,9 +1,4 @@
-// Package stackfile reads the settings of the gate from a file with the spec of a GPUStack, as the chart mounts it into the agent.
-//
-// It guarantees that a file which cannot be read, or is empty, leaves the last settings in force, that a changed file is read when it has
-// been equal for 200 ms, and that fields of later releases are ignored: the file of a new release is there before its agents are. It reads
-// one file, of at most 1 MiB, and writes nothing. It must not import the agent.
-package stackfile
+package gate
 
 import (
 	"bytes"
@@ -27,13 +22,13 @@ const (
 	defaultTimeout = 10 * time.Minute
 	// maxStack bounds the file, which a ConfigMap has.
 	maxStack = 1 << 20
-	// rest is how long a changed file has to be equal before it is read: an editor that saves in place writes it in parts.
-	rest = 200 * time.Millisecond
+	// settingsRest is how long a changed file has to be equal before it is read: an editor that saves in place writes it in parts.
+	settingsRest = 200 * time.Millisecond
 )
 
-// File reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot be
-// read is a problem of the source "gate-settings", and the last settings stay in force; at first those are the defaults.
-type File struct {
+// SettingsFile reads the settings of the gate from a file with the spec of a GPUStack. Without a file the gate is off. A file that cannot
+// be read is a problem of the source "gate-settings", and the last settings stay in force; at first those are the defaults.
+type SettingsFile struct {
 	path   string
 	clock  clock.Clock
 	report func(source string, problems ...gpu.Cause)
@@ -45,17 +40,17 @@ type File struct {
 	current v1alpha1.Gate
 }
 
-// New returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve, because
-// the agent has no API server or no pod of its own, it is off.
-func New(path string, serves bool, clock clock.Clock, report func(source string, problems ...gpu.Cause)) *File {
+// NewSettingsFile returns the settings of a file; empty for none. Report replaces the problems of a source. While the gate cannot serve,
+// because the agent has no API server or no pod of its own, it is off.
+func NewSettingsFile(path string, serves bool, clock clock.Clock, report func(source string, problems ...gpu.Cause)) *SettingsFile {
 	if !serves {
 		path = ""
 	}
-	return &File{path: path, clock: clock, report: report}
+	return &SettingsFile{path: path, clock: clock, report: report}
 }
 
 // Settings returns the settings in force. It waits for a file that has changed to come to rest.
-func (s *File) Settings() v1alpha1.Gate {
+func (s *SettingsFile) Settings() v1alpha1.Gate {
 	if s.path == "" {
 		return v1alpha1.Gate{Mode: v1alpha1.GateDisabled}
 	}
@@ -63,7 +58,7 @@ func (s *File) Settings() v1alpha1.Gate {
 	defer s.mu.Unlock()
 	text, err := hostconfig.ReadFile(s.path)
 	if s.read && err == nil && string(text) != s.text {
-		s.clock.Sleep(rest)
+		s.clock.Sleep(settingsRest)
 		before := text
 		if text, err = hostconfig.ReadFile(s.path); err == nil && !bytes.Equal(text, before) {
 			return s.current // It is read at the next call.
@@ -73,21 +68,22 @@ func (s *File) Settings() v1alpha1.Gate {
 		s.report("gate-settings")
 		return s.current
 	}
-	spec, err := parse(text, err)
+	spec, err := parseSettings(text, err)
 	if err != nil {
 		s.report("gate-settings", gpu.Cause{Code: "GATE_SETTINGS", Message: fmt.Sprintf("read %s: %v; the last settings of the gate stay in force", s.path, err)})
 		if s.current.Mode == "" {
-			s.current = Complete(v1alpha1.Gate{})
+			s.current = completeSettings(v1alpha1.Gate{})
 		}
 		return s.current
 	}
 	s.report("gate-settings")
-	s.text, s.read, s.current = string(text), true, Complete(spec.Gate)
+	s.text, s.read, s.current = string(text), true, completeSettings(spec.Gate)
 	return s.current
 }
 
-// parse reads a spec. A file without any content is an error: the chart writes a version at least, and defaults would shut the gate.
-func parse(text []byte, err error) (v1alpha1.GPUStackSpec, error) {
+// parseSettings reads a spec. A file without any content is an error: the chart writes a version at least, and defaults would shut the
+// gate.
+func parseSettings(text []byte, err error) (v1alpha1.GPUStackSpec, error) {
 	var spec *v1alpha1.GPUStackSpec
 	if err == nil && len(text) > maxStack {
 		err = fmt.Errorf("it has more than %d bytes", maxStack)
@@ -104,8 +100,8 @@ func parse(text []byte, err error) (v1alpha1.GPUStackSpec, error) {
 	return *spec, nil
 }
 
-// Complete fills in the defaults.
-func Complete(g v1alpha1.Gate) v1alpha1.Gate {
+// completeSettings fills in the defaults.
+func completeSettings(g v1alpha1.Gate) v1alpha1.Gate {
 	g.Mode = cmp.Or(g.Mode, v1alpha1.GateEnforce)
 	g.TaintKey = cmp.Or(g.TaintKey, v1alpha1.TaintNotValidated)
 	g.OnTimeout = cmp.Or(g.OnTimeout, v1alpha1.GateHold)

@@ -1,4 +1,4 @@
-package gatefacts
+package gate
 
 import (
 	"os"
@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
-// ready are the inputs of a node with two GPUs that only waits for its validation.
-func ready(change func(*Inputs)) Inputs {
+// readyInputs are the inputs of a node with two GPUs that only waits for its validation.
+func readyInputs(change func(*Inputs)) Inputs {
 	in := Inputs{
 		BootID: "boot", OnBus: 2, Vendor: gpu.NVIDIA, Advertised: 1, Spec: &Spec{Fingerprint: "f"},
 		Snapshot: &gpu.Snapshot{
@@ -41,42 +41,42 @@ func TestObserve(t *testing.T) {
 		want    gate.Facts
 		unknown bool
 	}{
-		"ready": {in: ready(func(*Inputs) {}), want: gate.Facts{GPUs: true, Key: key}},
-		"without GPUs": {in: ready(func(in *Inputs) { in.OnBus, in.Snapshot, in.Spec = 0, &gpu.Snapshot{}, nil }), unknown: true, want: gate.Facts{
+		"ready": {in: readyInputs(func(*Inputs) {}), want: gate.Facts{GPUs: true, Key: key}},
+		"without GPUs": {in: readyInputs(func(in *Inputs) { in.OnBus, in.Snapshot, in.Spec = 0, &gpu.Snapshot{}, nil }), unknown: true, want: gate.Facts{
 			Driver: &gate.Stop{Code: "DRIVER_MISSING", Message: "no driver answers for the 0 GPUs on the PCI bus"},
 			Spec:   &gate.Stop{Message: "waits until the CDI spec was read"}}},
-		"all GPUs excluded": {in: ready(func(in *Inputs) { in.Excluded = map[gpu.UUID]bool{"GPU-0": true, "GPU-1": true} }), want: gate.Facts{Key: key}},
-		"no driver": {in: ready(func(in *Inputs) { in.Snapshot = &gpu.Snapshot{} }),
+		"all GPUs excluded": {in: readyInputs(func(in *Inputs) { in.Excluded = map[gpu.UUID]bool{"GPU-0": true, "GPU-1": true} }), want: gate.Facts{Key: key}},
+		"no driver": {in: readyInputs(func(in *Inputs) { in.Snapshot = &gpu.Snapshot{} }),
 			want: gate.Facts{GPUs: true, Driver: &gate.Stop{Code: "DRIVER_MISSING", Message: "no driver answers for the 2 GPUs on the PCI bus"}}},
-		"no driver, with its fault": {in: ready(func(in *Inputs) {
+		"no driver, with its fault": {in: readyInputs(func(in *Inputs) {
 			in.Snapshot = &gpu.Snapshot{Faults: []gpu.Cause{{Code: "CDI_GDS_MISSING", Message: "no"}, {Code: "DRIVER_MISSING", Message: "libnvidia-ml.so.1 was not found"}}}
 		}), want: gate.Facts{GPUs: true, Driver: &gate.Stop{Code: "DRIVER_MISSING", Message: "libnvidia-ml.so.1 was not found"}}},
-		"a GPU without its driver": {in: ready(func(in *Inputs) { in.OnBus = 3 }),
+		"a GPU without its driver": {in: readyInputs(func(in *Inputs) { in.OnBus = 3 }),
 			want: gate.Facts{GPUs: true, Key: key, Driver: &gate.Stop{Code: "GATE_GPU_MISSING", Message: "the PCI bus has 3 GPUs, and the driver answers for 2"}}},
-		"a dead GPU": {in: ready(dead),
+		"a dead GPU": {in: readyInputs(dead),
 			want: gate.Facts{GPUs: true, Key: key, Driver: &gate.Stop{Code: "XID79", Message: "GPU 1 (GPU-1) is Gone: it has fallen off the bus"}}},
-		"a dead GPU that is excluded": {in: ready(func(in *Inputs) { dead(in); in.Excluded = map[gpu.UUID]bool{"GPU-1": true} }), want: gate.Facts{GPUs: true, Key: key}},
-		"a GPU that drains":           {in: ready(func(in *Inputs) { in.Snapshot.GPUs[0].Health.State = gpu.Draining }), want: gate.Facts{GPUs: true, Key: key}},
-		"before the spec was read": {in: ready(func(in *Inputs) { in.Spec = nil }), unknown: true,
+		"a dead GPU that is excluded": {in: readyInputs(func(in *Inputs) { dead(in); in.Excluded = map[gpu.UUID]bool{"GPU-1": true} }), want: gate.Facts{GPUs: true, Key: key}},
+		"a GPU that drains":           {in: readyInputs(func(in *Inputs) { in.Snapshot.GPUs[0].Health.State = gpu.Draining }), want: gate.Facts{GPUs: true, Key: key}},
+		"before the spec was read": {in: readyInputs(func(in *Inputs) { in.Spec = nil }), unknown: true,
 			want: gate.Facts{GPUs: true, Spec: &gate.Stop{Message: "waits until the CDI spec was read"}}},
-		"no spec": {in: ready(func(in *Inputs) { in.Spec = &Spec{} }), want: gate.Facts{GPUs: true, Spec: &gate.Stop{Message: "waits until there is a CDI spec"}}},
-		"a device that the spec lacks": {in: ready(func(in *Inputs) { in.Spec.Missing = []string{"GPU-1"} }),
+		"no spec": {in: readyInputs(func(in *Inputs) { in.Spec = &Spec{} }), want: gate.Facts{GPUs: true, Spec: &gate.Stop{Message: "waits until there is a CDI spec"}}},
+		"a device that the spec lacks": {in: readyInputs(func(in *Inputs) { in.Spec.Missing = []string{"GPU-1"} }),
 			want: gate.Facts{GPUs: true, Key: key, Spec: &gate.Stop{Message: "waits until the CDI spec has GPU-1 (1 devices are missing)"}}},
-		"a device node that is missing": {in: ready(func(in *Inputs) {
+		"a device node that is missing": {in: readyInputs(func(in *Inputs) {
 			in.Spec.Problems = []gpu.Cause{{Code: "CDI_NODE_MISSING", Message: "no /dev/nvidia1"}}
 		}),
 			want: gate.Facts{GPUs: true, Key: key, Spec: &gate.Stop{Code: "CDI_NODE_MISSING", Message: "no /dev/nvidia1"}}},
-		"a daemon that starts": {in: ready(func(in *Inputs) { in.Spec.Problems = []gpu.Cause{{Code: "CDI_MPS_MISSING"}, {Code: "CDI_GDS_MISSING"}} }),
+		"a daemon that starts": {in: readyInputs(func(in *Inputs) { in.Spec.Problems = []gpu.Cause{{Code: "CDI_MPS_MISSING"}, {Code: "CDI_GDS_MISSING"}} }),
 			want: gate.Facts{GPUs: true, Key: key}},
-		"without CDI": {in: ready(func(in *Inputs) { in.WithoutCDI, in.Spec = true, nil }), want: gate.Facts{GPUs: true, Key: gate.Key("boot", "580.95.05", "")}},
-		"not registered": {in: ready(func(in *Inputs) { in.Unregistered = []string{"nvidia.com/gpu: the kubelet refused it"} }),
+		"without CDI": {in: readyInputs(func(in *Inputs) { in.WithoutCDI, in.Spec = true, nil }), want: gate.Facts{GPUs: true, Key: gate.Key("boot", "580.95.05", "")}},
+		"not registered": {in: readyInputs(func(in *Inputs) { in.Unregistered = []string{"nvidia.com/gpu: the kubelet refused it"} }),
 			want: gate.Facts{GPUs: true, Key: key, Advertised: &gate.Stop{Message: "waits until the kubelet has registered nvidia.com/gpu: the kubelet refused it"}}},
-		"nothing advertised": {in: ready(func(in *Inputs) { in.Advertised = 0 }),
+		"nothing advertised": {in: readyInputs(func(in *Inputs) { in.Advertised = 0 }),
 			want: gate.Facts{GPUs: true, Key: key, Advertised: &gate.Stop{Message: "waits until a device is advertised"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, known := Observe(tc.in)
+			got, known := observeFacts(tc.in)
 			if diff := cmp.Diff(tc.want, got); diff != "" || known == tc.unknown {
 				t.Errorf("known %t; facts (-want +got):\n%s", known, diff)
 			}
@@ -84,13 +84,13 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-const passed = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":true}`
+const passedPod = `{"apiVersion":"validation.berth.dev/v1","kind":"ValidationResult","passed":true}`
 
-func TestJudge(t *testing.T) {
+func TestJudgeValidation(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	pod := func(change func(*podwatch.Validation)) podwatch.Validation {
 		v := podwatch.Validation{UID: "u", Name: "berth-validate-n", Key: "k", Created: at, Of: 2, Ended: true, Containers: []podwatch.Result{
-			{Name: "a", Message: passed}, {Name: "b", Message: passed},
+			{Name: "a", Message: passedPod}, {Name: "b", Message: passedPod},
 		}}
 		change(&v)
 		return v
@@ -118,7 +118,7 @@ func TestJudge(t *testing.T) {
 		})}, want: failedWith("VALIDATE_POD_FAILED", "pod berth-validate-n: UnexpectedAdmissionError: no devices")},
 		"killed without a result": {pods: []podwatch.Validation{pod(message(137, ""))},
 			want: failedWith("VALIDATE_POD_FAILED", "container b of pod berth-validate-n has exited with 137 without a result: ")},
-		"says that it passed, and failed": {pods: []podwatch.Validation{pod(message(1, passed))},
+		"says that it passed, and failed": {pods: []podwatch.Validation{pod(message(1, passedPod))},
 			want: failedWith("VALIDATE_POD_FAILED", "container b of pod berth-validate-n has exited with 1, and its result is that it passed: true")},
 		"a code of something else": {pods: []podwatch.Validation{pod(message(1, strings.Replace(count, "VALIDATE_COUNT", "DRIVER_MISSING", 1)))},
 			want: failedWith("VALIDATE_POD_FAILED", "container b of pod berth-validate-n has exited with 1, and its result is that it passed: false")},
@@ -130,24 +130,24 @@ func TestJudge(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, seen := Judge(tc.pods, "k")
+			got, seen := judgeValidation(tc.pods, "k")
 			if diff := cmp.Diff(tc.want, got); diff != "" || seen == tc.unseen {
 				t.Errorf("seen %t; outcome (-want +got):\n%s", seen, diff)
 			}
 		})
 	}
-	if got, seen := Judge([]podwatch.Validation{pod(func(v *podwatch.Validation) { v.Key = "" })}, ""); got != nil || seen {
+	if got, seen := judgeValidation([]podwatch.Validation{pod(func(v *podwatch.Validation) { v.Key = "" })}, ""); got != nil || seen {
 		t.Errorf("a pod without a key, of a node without one: %v", got)
 	}
 }
 
-// FuzzJudge: whatever a container writes, the result is bounded, and passes only with exit 0.
-func FuzzJudge(f *testing.F) {
-	f.Add(int32(0), passed)
-	f.Add(int32(1), strings.Replace(passed, "true", `false,"code":"VALIDATE_X"`, 1))
+// FuzzJudgeValidation: whatever a container writes, the result is bounded, and passes only with exit 0.
+func FuzzJudgeValidation(f *testing.F) {
+	f.Add(int32(0), passedPod)
+	f.Add(int32(1), strings.Replace(passedPod, "true", `false,"code":"VALIDATE_X"`, 1))
 	f.Add(int32(0), strings.Repeat("\xff", 5000))
 	f.Fuzz(func(t *testing.T, exit int32, text string) {
-		got, _ := Judge([]podwatch.Validation{{Key: "k", Of: 1, Ended: true, Containers: []podwatch.Result{{Name: "a", Exit: exit, Message: text}}}}, "k")
+		got, _ := judgeValidation([]podwatch.Validation{{Key: "k", Of: 1, Ended: true, Containers: []podwatch.Result{{Name: "a", Exit: exit, Message: text}}}}, "k")
 		switch {
 		case got == nil:
 			t.Fatal("no outcome of a pod that has ended")

@@ -1,9 +1,4 @@
-// Package gatefacts makes the facts that the gate of a node decides by, from what other packages know of the node.
-//
-// It guarantees that what a validation pod says counts only for the key that it was made for, and that its text is bounded. It reads
-// the configuration of the container runtime ([RuntimeStop]) and nothing else, writes nothing, and has no clock. It must not import the
-// agent, an adapter or a front end.
-package gatefacts
+package gate
 
 import (
 	"fmt"
@@ -43,8 +38,9 @@ type Inputs struct {
 	Advertised   int
 }
 
-// Observe returns the facts, without those about use and validation pods. Known is false until the CDI spec was read: there is no key then.
-func Observe(in Inputs) (facts gate.Facts, known bool) {
+// observeFacts returns the facts, without those about use and validation pods. Known is false until the CDI spec was read: there is no key
+// then.
+func observeFacts(in Inputs) (facts gate.Facts, known bool) {
 	driver := in.Snapshot.Vendor(in.Vendor).Driver
 	facts = gate.Facts{GPUs: in.hasGPUs(), Driver: driverStop(in, driver), Runtime: in.Runtime, Spec: specStop(in), Advertised: advertisedStop(in)}
 	known = in.WithoutCDI || in.Spec != nil
