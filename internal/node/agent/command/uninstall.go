@@ -16,14 +16,12 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
-	"github.com/berth-gpu/berth/internal/node/agent/onhost"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
@@ -41,8 +39,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-func newUninstallCommand(o *flags.Flags) *cobra.Command {
-	host := &onhost.Options{}
+func newUninstallCommand(o *sharedFlags) *cobra.Command {
+	host := &hostOptions{}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove what agents created on this node and in the API",

@@ -1,4 +1,4 @@
-package validatecmd
+package command
 
 import (
 	"bytes"
@@ -28,12 +28,12 @@ func newMachine(t *testing.T) *sim.Machine {
 	return machine
 }
 
-// run runs the command on a machine, and returns its result from the output and from the file.
-func run(t *testing.T, machine *sim.Machine, args ...string) (printed, written v1alpha1.ValidationResult, err error) {
+// runValidate runs the command on a machine, and returns its result from the output and from the file.
+func runValidate(t *testing.T, machine *sim.Machine, args ...string) (printed, written v1alpha1.ValidationResult, err error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "result")
 	var out bytes.Buffer
-	cmd := New(machine.Dir)
+	cmd := newValidateCommand(machine.Dir)
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetOut(&out)
 	cmd.SetArgs(append(args, "-o", "json", "--result", file))
@@ -88,7 +88,7 @@ func TestDefects(t *testing.T) {
 			t.Parallel()
 			machine := newMachine(t)
 			tc.defect(t, machine)
-			printed, written, err := run(t, machine, "--expect", "8", "--resource", "nvidia.com/gpu", "--timeout", "5s")
+			printed, written, err := runValidate(t, machine, "--expect", "8", "--resource", "nvidia.com/gpu", "--timeout", "5s")
 			if tc.code == "" {
 				checkPassed(t, machine, &printed, err)
 				return
@@ -169,11 +169,11 @@ func TestMIGDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	printed, _, err := run(t, machine, "--expect", "2")
+	printed, _, err := runValidate(t, machine, "--expect", "2")
 	if err != nil || len(printed.Devices) != 1 || printed.Devices[0] != shown.GPUs[0].MIGDevices[0].UUID {
 		t.Errorf("got %v: %+v\nwant the MIG device %s", err, printed, shown.GPUs[0].MIGDevices[0].UUID)
 	}
-	if printed, _, err = run(t, machine, "--expect", "3"); err == nil || printed.Code != "VALIDATE_NODES" {
+	if printed, _, err = runValidate(t, machine, "--expect", "3"); err == nil || printed.Code != "VALIDATE_NODES" {
 		t.Errorf("got %v: %+v\nwant VALIDATE_NODES", err, printed)
 	}
 }
@@ -191,7 +191,7 @@ func TestMistakes(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			cmd := New(func() string { return "" })
+			cmd := newValidateCommand(func() string { return "" })
 			cmd.SilenceUsage, cmd.SilenceErrors = true, true
 			cmd.SetOut(&bytes.Buffer{})
 			cmd.SetArgs(tc.args)
@@ -202,14 +202,14 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestTable checks the output for people.
-func TestTable(t *testing.T) {
+// TestValidateTable checks the output for people.
+func TestValidateTable(t *testing.T) {
 	result := &v1alpha1.ValidationResult{Code: "VALIDATE_NODES", Evidence: "why", Steps: []v1alpha1.ValidationStep{
 		{Name: "one", Outcome: v1alpha1.ValidationPassed, Milliseconds: 3, Evidence: "how"},
 		{Name: "two", Outcome: v1alpha1.ValidationFailed, Milliseconds: 12}, {Name: "three", Outcome: v1alpha1.ValidationNotRun},
 	}}
 	var out bytes.Buffer
-	if err := (&flags{format: "table"}).print(&out, result); err != nil {
+	if err := (&validateFlags{format: "table"}).print(&out, result); err != nil {
 		t.Fatal(err)
 	}
 	const want = "STEP   OUTCOME  MS  EVIDENCE\none    passed   3   how\ntwo    failed   12  VALIDATE_NODES: why\nthree  notRun   0   \n"

@@ -1,4 +1,4 @@
-package flags
+package command
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ const (
 // Clientsets returns a client of the API server for the types of Kubernetes, or nil when standalone, and the client that asks about the
 // tokens of those who read /metrics, or nil where they need none. It is one of its own: whoever sends tokens must not delay the agent's
 // other requests.
-func (f *Flags) Clientsets(config *v1alpha1.AgentConfig) (kube, metrics kubernetes.Interface, err error) {
+func (f *sharedFlags) Clientsets(config *v1alpha1.AgentConfig) (kube, metrics kubernetes.Interface, err error) {
 	switch {
 	case f.MetricsAuth != AuthNone && f.MetricsAuth != AuthKubernetes:
 		return nil, nil, fmt.Errorf("--metrics-auth %s: want %s or %s", f.MetricsAuth, AuthNone, AuthKubernetes)
@@ -39,7 +39,7 @@ func (f *Flags) Clientsets(config *v1alpha1.AgentConfig) (kube, metrics kubernet
 	return kube, metrics, err
 }
 
-func (f *Flags) clientset() (kubernetes.Interface, error) {
+func (f *sharedFlags) clientset() (kubernetes.Interface, error) {
 	to, err := f.server()
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (f *Flags) clientset() (kubernetes.Interface, error) {
 }
 
 // server returns the address of the API server and the agent's credentials.
-func (f *Flags) server() (*rest.Config, error) {
+func (f *sharedFlags) server() (*rest.Config, error) {
 	to, err := access(f.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w", err)
@@ -63,7 +63,7 @@ func (f *Flags) server() (*rest.Config, error) {
 }
 
 // Connect returns a client of the API server, or nil when standalone. A ConfigMap cannot be read without an API server.
-func (f *Flags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error) {
+func (f *sharedFlags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error) {
 	if config.Standalone {
 		if f.ConfigMap != "" {
 			return nil, fmt.Errorf("--config-map %s needs an API server, and --standalone works without one (use --config FILE, or leave out --standalone)", f.ConfigMap)

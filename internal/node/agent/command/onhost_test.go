@@ -1,4 +1,4 @@
-package onhost
+package command
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-func options(t *testing.T, args ...string) *Options {
+func parseHostOptions(t *testing.T, args ...string) *hostOptions {
 	t.Helper()
-	o, flags := &Options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	o, flags := &hostOptions{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.Bind(flags)
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
@@ -31,8 +31,9 @@ func agentConfig(root string) *v1alpha1.AgentConfig {
 		PersistentDir: "/var/lib/berth", MPSRoot: "/run/berth/mps", DRADriverName: "gpu.berth.dev", Labels: v1alpha1.Labels{Dir: "/etc/features.d"}}
 }
 
-// TestApply checks that a directory is found below the mount through the links of the host, and that nothing changes without the flag.
-func TestApply(t *testing.T) {
+// TestHostOptionsApply checks that a directory is found below the mount through the links of the host, and that nothing changes without the
+// flag.
+func TestHostOptionsApply(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"var", "run/cdi"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -42,17 +43,17 @@ func TestApply(t *testing.T) {
 	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
 		t.Fatal(err)
 	}
-	got := options(t, "--on-host", "--dra-driver", "gpu.example.com").Apply(agentConfig(root))
+	got := parseHostOptions(t, "--on-host", "--dra-driver", "gpu.example.com").Apply(agentConfig(root))
 	if got.CDIDir != root+"/run/cdi" || got.HookDir != root+"/opt/berth/bin" || got.KubeletDir != root+"/var/lib/kubelet" || got.Labels.Dir != root+"/etc/features.d" || got.DRADriverName != "gpu.example.com" {
 		t.Errorf("the configuration is %+v", got)
 	}
-	if got := options(t).Apply(agentConfig(root)); got.CDIDir != "/var/run/cdi" || got.DRADriverName != "gpu.berth.dev" {
+	if got := parseHostOptions(t).Apply(agentConfig(root)); got.CDIDir != "/var/run/cdi" || got.DRADriverName != "gpu.berth.dev" {
 		t.Errorf("without the flag it is %+v", got)
 	}
 }
 
-// TestFolders checks which folders are removed: those of Berth that are empty, with what MPS daemons left, and no other.
-func TestFolders(t *testing.T) {
+// TestFoldersOnHost checks which folders are removed: those of Berth that are empty, with what MPS daemons left, and no other.
+func TestFoldersOnHost(t *testing.T) {
 	tests := map[string]struct {
 		hookDir string
 		mpsRoot string
@@ -101,7 +102,7 @@ func TestFolders(t *testing.T) {
 			if tc.mpsRoot != "" {
 				config.MPSRoot = strings.TrimPrefix(tc.mpsRoot, "none")
 			}
-			o := options(t, "--on-host")
+			o := parseHostOptions(t, "--on-host")
 			for range 2 {
 				if err := o.Finish(t.Context(), o.Apply(config), &bytes.Buffer{}); err != nil {
 					t.Fatal(err)
@@ -123,25 +124,25 @@ func TestFolders(t *testing.T) {
 
 // TestHold checks that a probe succeeds while the command holds, and neither before nor after it.
 func TestHold(t *testing.T) {
-	if err := Probe(t.Context()); err == nil {
+	if err := probeRemoval(t.Context()); err == nil {
 		t.Fatal("the probe succeeds before the command")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- options(t, "--hold").Finish(ctx, agentConfig("/"), &bytes.Buffer{}) }()
-	for deadline := time.Now().Add(10 * time.Second); Probe(t.Context()) != nil; time.Sleep(time.Millisecond) {
+	go func() { ended <- parseHostOptions(t, "--hold").Finish(ctx, agentConfig("/"), &bytes.Buffer{}) }()
+	for deadline := time.Now().Add(10 * time.Second); probeRemoval(t.Context()) != nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the probe does not succeed")
 		}
 	}
-	if err := Probe(t.Context()); err != nil {
+	if err := probeRemoval(t.Context()); err != nil {
 		t.Error(err)
 	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if err := Probe(t.Context()); err == nil {
+	if err := probeRemoval(t.Context()); err == nil {
 		t.Error("the probe succeeds after the command")
 	}
 }
@@ -166,7 +167,7 @@ func TestMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	o := options(t, "--on-host")
+	o := parseHostOptions(t, "--on-host")
 	if err := o.Finish(t.Context(), o.Apply(agentConfig(root)), &out); err != nil || !strings.Contains(out.String(), "until the next boot, since "+shm+" is mounted") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
@@ -179,7 +180,7 @@ func TestMounted(t *testing.T) {
 func TestPluginRoot(t *testing.T) {
 	config := &v1alpha1.AgentConfig{HostRoot: t.TempDir(), KubeletDir: "/var/lib/k0s/kubelet"}
 	for onHost, want := range map[bool]string{true: config.HostRoot + "/var/lib/kubelet", false: "/var/lib/k0s/kubelet"} {
-		if got := (&Options{onHost: onHost}).PluginRoot(config); got != want {
+		if got := (&hostOptions{onHost: onHost}).PluginRoot(config); got != want {
 			t.Errorf("on the host %t: %s, want %s", onHost, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package inspect
+package command
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// node has one GPU that reports its memory and one that does not.
-func node() Deps {
-	return Deps{
+// lookNode has one GPU that reports its memory and one that does not.
+func lookNode() lookDeps {
+	return lookDeps{
 		Config: &v1alpha1.AgentConfig{ScanDeadline: &metav1.Duration{Duration: time.Minute},
 			ResourceName: "nvidia.com/gpu", NodeName: "node-0"},
 		Scan: func(context.Context) (gpu.Snapshot, gpu.Sample, error) {
@@ -38,9 +38,9 @@ func node() Deps {
 	}
 }
 
-func printed(t *testing.T, deps Deps, view View, asJSON bool) string {
+func printed(t *testing.T, deps lookDeps, view inspectView, asJSON bool) string {
 	t.Helper()
-	result, err := Look(t.Context(), deps)
+	result, err := look(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,31 +51,31 @@ func printed(t *testing.T, deps Deps, view View, asJSON bool) string {
 	return out.String() + errOut.String()
 }
 
-// TestPrint checks that each view has a readable form and a JSON form.
-func TestPrint(t *testing.T) {
-	for view, want := range map[View][]string{
-		GPUs:    {"driver 580.95.05, CUDA 13.0", "40960 MiB", "GPU-2"},
-		Devices: {"RESOURCE", "nvidia.com/gpu", "Healthy"},
-		CDI:     {"the spec"},
-		Labels:  {"nvidia.com/gpu.count=2"},
-		Metrics: {"berth_"},
+// TestPrintViews checks that each view has a readable form and a JSON form.
+func TestPrintViews(t *testing.T) {
+	for v, want := range map[inspectView][]string{
+		viewGPUs:    {"driver 580.95.05, CUDA 13.0", "40960 MiB", "GPU-2"},
+		viewDevices: {"RESOURCE", "nvidia.com/gpu", "Healthy"},
+		viewCDI:     {"the spec"},
+		viewLabels:  {"nvidia.com/gpu.count=2"},
+		viewMetrics: {"berth_"},
 	} {
-		text := printed(t, node(), view, false)
+		text := printed(t, lookNode(), v, false)
 		for _, part := range want {
 			if !strings.Contains(text, part) {
-				t.Errorf("%s: %q is missing in\n%s", view, part, text)
+				t.Errorf("%s: %q is missing in\n%s", v, part, text)
 			}
 		}
-		if view == CDI {
+		if v == viewCDI {
 			continue
 		}
 		var object struct{ APIVersion, Kind string }
-		if err := json.Unmarshal([]byte(printed(t, node(), view, true)),
+		if err := json.Unmarshal([]byte(printed(t, lookNode(), v, true)),
 			&object); err != nil || object.APIVersion != v1alpha1.GroupVersion().String() || object.Kind == "" {
-			t.Errorf("%s as JSON is %+v, %v; want a versioned object", view, object, err)
+			t.Errorf("%s as JSON is %+v, %v; want a versioned object", v, object, err)
 		}
 	}
-	result, err := Look(t.Context(), node())
+	result, err := look(t.Context(), lookNode())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,19 +86,19 @@ func TestPrint(t *testing.T) {
 
 // TestPrintDevicesNamesProblems checks that a rule that selects nothing is reported in addition to the list.
 func TestPrintDevicesNamesProblems(t *testing.T) {
-	deps := node()
+	deps := lookNode()
 	deps.Offers.GPUs = []offer.GPURule{{Select: offer.GPUSelect{Index: []int{9}}, ResourceName: "nvidia.com/other"}}
-	if text := printed(t, deps, Devices, false); !strings.Contains(text, "RULE_DEVICE_UNKNOWN: ") {
+	if text := printed(t, deps, viewDevices, false); !strings.Contains(text, "RULE_DEVICE_UNKNOWN: ") {
 		t.Errorf("the rule is not reported:\n%s", text)
 	}
 }
 
 // TestLookFails checks the error of a failed scan, and that of a driver that hangs, which is returned in time.
 func TestLookFails(t *testing.T) {
-	deps := node()
+	deps := lookNode()
 	broken := errors.New("broken")
 	deps.Scan = func(context.Context) (gpu.Snapshot, gpu.Sample, error) { return gpu.Snapshot{}, gpu.Sample{}, broken }
-	if _, err := Look(t.Context(), deps); !errors.Is(err, broken) {
+	if _, err := look(t.Context(), deps); !errors.Is(err, broken) {
 		t.Errorf("a failed scan: %v", err)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -109,21 +109,21 @@ func TestLookFails(t *testing.T) {
 			return gpu.Snapshot{}, gpu.Sample{}, nil
 		}
 		began := time.Now()
-		if _, err := Look(t.Context(), deps); err == nil || !strings.Contains(err.Error(),
+		if _, err := look(t.Context(), deps); err == nil || !strings.Contains(err.Error(),
 			"within 1m0s") || time.Since(began) != time.Minute {
 			t.Errorf("a scan that hangs: %v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := Look(ctx, deps); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := look(ctx, deps); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a caller that leaves: %v", err)
 		}
 	})
 }
 
-// TestPrintSeveralVendors: the table has the driver and the GPUs of each vendor, whose indices are the same.
+// TestPrintSeveralVendors: the table has the driver and the viewGPUs of each vendor, whose indices are the same.
 func TestPrintSeveralVendors(t *testing.T) {
-	deps := node()
+	deps := lookNode()
 	scan := deps.Scan
 	deps.Scan = func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
 		s, sample, err := scan(ctx)
@@ -131,13 +131,13 @@ func TestPrintSeveralVendors(t *testing.T) {
 		s.GPUs = append([]gpu.GPU{{Vendor: "example", UUID: "EX-0", NUMANode: gpu.NoNUMANode}}, s.GPUs...)
 		return s, sample, err
 	}
-	text := printed(t, deps, GPUs, false)
+	text := printed(t, deps, viewGPUs, false)
 	for _, line := range []string{"example driver 1.0\n", "nvidia driver 580.95.05, CUDA 13.0\n", "VENDOR    INDEX", "example   0       EX-0", "nvidia    0       GPU-1"} {
 		if !strings.Contains(text, line) {
 			t.Errorf("%q is missing in\n%s", line, text)
 		}
 	}
-	if text := printed(t, node(), GPUs, false); strings.Contains(text, "VENDOR") || !strings.HasPrefix(text, "driver 580.95.05, CUDA 13.0\n") {
+	if text := printed(t, lookNode(), viewGPUs, false); strings.Contains(text, "VENDOR") || !strings.HasPrefix(text, "driver 580.95.05, CUDA 13.0\n") {
 		t.Errorf("one vendor is printed as\n%s", text)
 	}
 }

@@ -1,4 +1,4 @@
-package flags
+package command
 
 import (
 	"bytes"
@@ -12,10 +12,10 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// parse returns the flags of a command line.
-func parse(t *testing.T, args ...string) (*Flags, *cobra.Command) {
+// parseFlags returns the flags of a command line.
+func parseFlags(t *testing.T, args ...string) (*sharedFlags, *cobra.Command) {
 	t.Helper()
-	f, cmd := &Flags{}, &cobra.Command{Run: func(*cobra.Command, []string) {}}
+	f, cmd := &sharedFlags{}, &cobra.Command{Run: func(*cobra.Command, []string) {}}
 	f.Bind(cmd)
 	cmd.SetArgs(args)
 	if err := cmd.Execute(); err != nil {
@@ -32,7 +32,7 @@ func TestLoadOverrides(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, cmd := parse(t, "--config", file, "--state-dir", "/flag/state", "--dcgm-names=false", "--node-name", "node-0")
+	f, cmd := parseFlags(t, "--config", file, "--state-dir", "/flag/state", "--dcgm-names=false", "--node-name", "node-0")
 	config, err := f.Load(cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestLoadOverrides(t *testing.T) {
 	if config.StateDir != "/flag/state" || config.CDIDir != "/file/cdi" || config.DCGMNames || !config.Standalone || config.NodeName != "node-0" {
 		t.Errorf("the configuration is %+v", config)
 	}
-	f, cmd = parse(t, "--config", filepath.Join(t.TempDir(), "missing"))
+	f, cmd = parseFlags(t, "--config", filepath.Join(t.TempDir(), "missing"))
 	if _, err := f.Load(cmd); err == nil {
 		t.Error("a missing file is no error")
 	}
@@ -52,20 +52,20 @@ func TestConnect(t *testing.T) {
 	for _, name := range []string{"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} {
 		t.Setenv(name, "")
 	}
-	if client, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{Standalone: true}); client != nil || err != nil {
+	if client, err := (&sharedFlags{}).Connect(&v1alpha1.AgentConfig{Standalone: true}); client != nil || err != nil {
 		t.Errorf("standalone: %v, %v", client, err)
 	}
-	if _, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{}); err == nil || !strings.Contains(err.Error(), "--kubeconfig") || !strings.Contains(err.Error(), "--standalone") {
+	if _, err := (&sharedFlags{}).Connect(&v1alpha1.AgentConfig{}); err == nil || !strings.Contains(err.Error(), "--kubeconfig") || !strings.Contains(err.Error(), "--standalone") {
 		t.Errorf("without credentials: %v", err)
 	}
-	if _, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{}); err != nil && strings.Contains(err.Error(), "KUBERNETES_SERVICE_HOST") {
+	if _, err := (&sharedFlags{}).Connect(&v1alpha1.AgentConfig{}); err != nil && strings.Contains(err.Error(), "KUBERNETES_SERVICE_HOST") {
 		t.Errorf("the error names variables that no user sets: %v", err)
 	}
-	if _, err := (&Flags{ConfigMap: "ns/name"}).Connect(&v1alpha1.AgentConfig{Standalone: true}); err == nil || !strings.Contains(err.Error(), "--config-map ns/name needs an API server") {
+	if _, err := (&sharedFlags{ConfigMap: "ns/name"}).Connect(&v1alpha1.AgentConfig{Standalone: true}); err == nil || !strings.Contains(err.Error(), "--config-map ns/name needs an API server") {
 		t.Errorf("a ConfigMap without an API server: %v", err)
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
-	if _, err := (&Flags{Kubeconfig: missing}).Connect(&v1alpha1.AgentConfig{}); err == nil ||
+	if _, err := (&sharedFlags{Kubeconfig: missing}).Connect(&v1alpha1.AgentConfig{}); err == nil ||
 		err.Error() != "find the API server: read --kubeconfig: stat "+missing+": no such file or directory (correct the path or the file)" {
 		t.Errorf("a kubeconfig that does not exist: %v", err)
 	}
@@ -75,7 +75,7 @@ func TestConnect(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if client, err := (&Flags{Kubeconfig: file}).Connect(&v1alpha1.AgentConfig{}); client == nil || err != nil {
+	if client, err := (&sharedFlags{Kubeconfig: file}).Connect(&v1alpha1.AgentConfig{}); client == nil || err != nil {
 		t.Errorf("with a kubeconfig file: %v, %v", client, err)
 	}
 }
@@ -84,7 +84,7 @@ func TestConnect(t *testing.T) {
 func TestLogger(t *testing.T) {
 	for _, verbose := range []bool{false, true} {
 		var out bytes.Buffer
-		log := (&Flags{Verbose: verbose}).Logger(&out)
+		log := (&sharedFlags{Verbose: verbose}).Logger(&out)
 		log.Debug("Step")
 		log.Info("Started")
 		if got := strings.Contains(out.String(), "Step"); got != verbose || !strings.Contains(out.String(), "Started") {
@@ -100,7 +100,7 @@ func TestClientsetBurst(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	client, _, err := (&Flags{Kubeconfig: file, MetricsAuth: AuthNone}).Clientsets(&v1alpha1.AgentConfig{})
+	client, _, err := (&sharedFlags{Kubeconfig: file, MetricsAuth: AuthNone}).Clientsets(&v1alpha1.AgentConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

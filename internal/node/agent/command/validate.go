@@ -1,11 +1,4 @@
-// Package validatecmd is the command berth-agent validate: it connects the steps of package validate with the files of this container
-// and its libcuda.so.1, and writes the result as the container's termination message.
-//
-// It guarantees that the result is written whichever step fails, before the command ends; the exit code is 0 when all steps
-// passed and 1 otherwise. It needs no agent, no API server and no configuration.
-//
-// It must not import the agent or another package below it.
-package validatecmd
+package command
 
 import (
 	"encoding/json"
@@ -28,19 +21,19 @@ import (
 // terminationLog is the file that the kubelet gives each container for its termination message.
 const terminationLog = "/dev/termination-log"
 
-const defaultTimeout = 30 * time.Second
+const validateTimeout = 30 * time.Second
 
-// flags are the flags of the command.
-type flags struct {
+// validateFlags are the flags of the command.
+type validateFlags struct {
 	validate.Options
 	result   string
 	format   string
 	procRoot string
 }
 
-// New returns the command. simulated returns the value of --sim.
-func New(simulated func() string) *cobra.Command {
-	f := &flags{}
+// newValidateCommand returns the command. simulated returns the value of --sim.
+func newValidateCommand(simulated func() string) *cobra.Command {
+	f := &validateFlags{}
 	cmd := &cobra.Command{
 		Use:   "validate --expect N",
 		Short: "Check that the GPUs of this container can be used",
@@ -85,18 +78,18 @@ devices CUDA shows a process one; only that one computes.`,
 	set.IntVar(&f.Expect, "expect", 0, "the number of GPUs or MIG devices that the container requested (`N`); replicas of one GPU count once")
 	set.StringVar(&f.Resource, "resource", "", "the resource `NAME` under which they were requested, for the result")
 	set.StringVar(&f.result, "result", terminationLog, "write the result as JSON to `FILE` (the default only where it exists)")
-	set.DurationVar(&f.Timeout, "timeout", defaultTimeout, "end the check after `DURATION`")
+	set.DurationVar(&f.Timeout, "timeout", validateTimeout, "end the check after `DURATION`")
 	set.StringVar(&f.procRoot, "proc-root", "", "read /proc/driver below `DIR`, for simulated hardware")
 	set.StringVarP(&f.format, "output", "o", "table", "print as `FORMAT`: table or json")
 	return cmd
 }
 
-func (f *flags) check() error {
+func (f *validateFlags) check() error {
 	switch {
 	case f.Expect < 1:
 		return fmt.Errorf("--expect %d: want the number of GPUs or MIG devices that the container requested, for example: berth-agent validate --expect 8", f.Expect)
 	case f.Timeout <= 0:
-		return fmt.Errorf("--timeout %s: want a positive duration, such as %s", f.Timeout, defaultTimeout)
+		return fmt.Errorf("--timeout %s: want a positive duration, such as %s", f.Timeout, validateTimeout)
 	case f.format != "table" && f.format != "json":
 		return fmt.Errorf("output format %q does not exist: use -o table or -o json", f.format)
 	}
@@ -104,7 +97,7 @@ func (f *flags) check() error {
 }
 
 // deps connects the steps with this container, or with a simulated machine as a whole.
-func (f *flags) deps(simulated string) validate.Deps {
+func (f *validateFlags) deps(simulated string) validate.Deps {
 	host, root := validate.Host{ProcRoot: f.procRoot}, ""
 	if simulated != "" {
 		root = filepath.Join(simulated, "root") // as of berth sim create
@@ -112,13 +105,13 @@ func (f *flags) deps(simulated string) validate.Deps {
 	}
 	return validate.Deps{
 		Files: host,
-		Load:  func() (validate.Library, error) { return load(root) },
+		Load:  func() (validate.Library, error) { return loadLibrary(root) },
 	}
 }
 
-// load loads the library as programs do: by its name, which the dynamic loader looks up. The folders are those in which a driver is
+// loadLibrary loads the library as programs do: by its name, which the dynamic loader looks up. The folders are those in which a driver is
 // mounted into containers whose loader does not search them; below a root they are the only ones.
-func load(root string) (validate.Library, error) {
+func loadLibrary(root string) (validate.Library, error) {
 	var failed []error
 	if root == "" {
 		library, err := cuda.Open(cuda.LibraryName)
@@ -147,7 +140,7 @@ func load(root string) (validate.Library, error) {
 }
 
 // write writes the result to the file. The default is not made: outside of a container there is none.
-func (f *flags) write(result *v1alpha1.ValidationResult, wanted bool) error {
+func (f *validateFlags) write(result *v1alpha1.ValidationResult, wanted bool) error {
 	if f.result == "" {
 		return nil
 	}
@@ -173,7 +166,7 @@ func (f *flags) write(result *v1alpha1.ValidationResult, wanted bool) error {
 	return nil
 }
 
-func (f *flags) print(out io.Writer, result *v1alpha1.ValidationResult) error {
+func (f *validateFlags) print(out io.Writer, result *v1alpha1.ValidationResult) error {
 	if f.format == "json" {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")

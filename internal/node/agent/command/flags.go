@@ -1,11 +1,4 @@
-// Package flags has the flags that all commands of berth-agent share, and what follows from them alone: the configuration that a
-// flag overrides, the client of the API server, and the log.
-//
-// It guarantees that every command works on the same configuration: the file, overridden by the flags that were given. It reads
-// the configuration file and the credentials for the API server, writes nothing, and waits for nothing.
-//
-// It must not import the agent or a package below it.
-package flags
+package command
 
 import (
 	"io"
@@ -17,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 )
 
-// Flags are the flags that all commands of berth-agent share.
-type Flags struct {
+// sharedFlags are the flags that all commands of berth-agent share.
+type sharedFlags struct {
 	File       string
 	Sim        string
 	Kubeconfig string
@@ -42,7 +35,7 @@ const (
 )
 
 // Bind adds a flag for each setting that usually depends on the machine; the others are in the file only.
-func (f *Flags) Bind(cmd *cobra.Command) {
+func (f *sharedFlags) Bind(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.File, "config", "", "read the settings from `FILE`, of kind AgentConfig or in the format of NVIDIA's device plugin")
 	flags.StringVar(&f.ConfigMap, "config-map", "", "read the settings from the ConfigMap `NAMESPACE/NAME`; each key is a configuration, and the node label berth.dev/config (or nvidia.com/device-plugin.config) selects the key")
@@ -72,12 +65,12 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 }
 
 // Load returns the configuration of the file, overridden by the flags.
-func (f *Flags) Load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
+func (f *sharedFlags) Load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
 	return config.Load(f.File, f.Override(cmd))
 }
 
 // Override returns a function that overrides a configuration with the flags that were given.
-func (f *Flags) Override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
+func (f *sharedFlags) Override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 	return func(c *v1alpha1.AgentConfig) {
 		for _, flag := range []struct {
 			from string
@@ -106,7 +99,7 @@ func (f *Flags) Override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 }
 
 // Logger returns a log in text form; with --verbose at level debug.
-func (f *Flags) Logger(w io.Writer) *slog.Logger {
+func (f *sharedFlags) Logger(w io.Writer) *slog.Logger {
 	level := slog.LevelInfo
 	if f.Verbose {
 		level = slog.LevelDebug

@@ -1,10 +1,4 @@
-// Package onhost is the part of berth-agent uninstall that cleans a node through one mount of the node's root, without the mounts of an
-// agent: a folder that is a mount point of the container cannot be removed, and the kubelet makes the folders of an agent's mounts again.
-//
-// It guarantees that links of the host (/var/run) are followed as the host follows them and never lead out of the mount, that only empty
-// folders are removed, and that a probe succeeds only after everything was removed. Nothing wakes it; it removes the folders that were
-// made for Berth; Hold waits for the end of the process.
-package onhost
+package command
 
 import (
 	"context"
@@ -27,30 +21,31 @@ import (
 )
 
 const (
-	// socket is where Hold listens. It is no file: an image has no folder that can be written. It belongs to the pod's network.
-	socket = "@berth-agent-uninstall"
-	// own is the name of folders that nothing but Berth uses, such as /opt/berth.
-	own = "berth"
+	// removalSocket is where an uninstall with --hold listens. It is no file: an image has no folder that can be written. It belongs to the
+	// pod's network.
+	removalSocket = "@berth-agent-uninstall"
+	// ownFolders is the name of folders that nothing but Berth uses, such as /opt/berth.
+	ownFolders = "berth"
 	// dialLimit bounds a probe.
 	dialLimit = time.Second
 )
 
-// Options are flags of the command.
-type Options struct {
+// hostOptions are flags of the command.
+type hostOptions struct {
 	onHost    bool
 	hold      bool
 	draDriver string
 }
 
 // Bind adds the flags.
-func (o *Options) Bind(flags *pflag.FlagSet) {
+func (o *hostOptions) Bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.onHost, "on-host", false, "find all directories below --host-root, which is the only mount of the node, and remove those that are empty afterwards")
 	flags.BoolVar(&o.hold, "hold", false, "keep running after everything was removed, until a signal; berth-agent probe clean succeeds from then on")
 	flags.StringVar(&o.draDriver, "dra-driver", "", "remove the sockets of the DRA driver `NAME` (default: draDriverName of the configuration)")
 }
 
 // Apply returns the configuration with the directories in which this process finds those of the host.
-func (o *Options) Apply(config *v1alpha1.AgentConfig) *v1alpha1.AgentConfig {
+func (o *hostOptions) Apply(config *v1alpha1.AgentConfig) *v1alpha1.AgentConfig {
 	config = config.DeepCopy()
 	if o.draDriver != "" {
 		config.DRADriverName = o.draDriver
@@ -72,7 +67,7 @@ const kubeletHome = "/var/lib/kubelet"
 
 // PluginRoot returns the directory with the folder device-plugins: on the host it is the same everywhere; the container of an agent has it
 // in the kubelet's root directory. The configuration is that of Apply.
-func (o *Options) PluginRoot(config *v1alpha1.AgentConfig) string {
+func (o *hostOptions) PluginRoot(config *v1alpha1.AgentConfig) string {
 	if o.onHost {
 		return hostpath.New(config.HostRoot).Resolve(kubeletHome)
 	}
@@ -80,7 +75,7 @@ func (o *Options) PluginRoot(config *v1alpha1.AgentConfig) string {
 }
 
 // Finish removes what is left of the folders, and waits for a signal if that is asked for. The configuration is that of Apply.
-func (o *Options) Finish(ctx context.Context, config *v1alpha1.AgentConfig, out io.Writer) error {
+func (o *hostOptions) Finish(ctx context.Context, config *v1alpha1.AgentConfig, out io.Writer) error {
 	if o.onHost {
 		if err := removeFolders(config, out); err != nil {
 			return err
@@ -89,7 +84,7 @@ func (o *Options) Finish(ctx context.Context, config *v1alpha1.AgentConfig, out 
 	if !o.hold {
 		return nil
 	}
-	return hold(ctx, out)
+	return holdUntilStopped(ctx, out)
 }
 
 // removeFolders removes the state of MPS daemons, and then the folders that were made for Berth and are empty.
@@ -99,15 +94,15 @@ func removeFolders(config *v1alpha1.AgentConfig, out io.Writer) error {
 	}
 	for _, dir := range []string{config.HookDir, config.StateDir, config.PersistentDir} {
 		for _, empty := range []string{dir, filepath.Dir(dir)} {
-			if empty == dir && filepath.Base(filepath.Dir(dir)) != own && filepath.Base(dir) != own {
+			if empty == dir && filepath.Base(filepath.Dir(dir)) != ownFolders && filepath.Base(dir) != ownFolders {
 				continue // A folder of the administrator.
 			}
-			if empty != dir && filepath.Base(empty) != own {
+			if empty != dir && filepath.Base(empty) != ownFolders {
 				continue
 			}
 			if err := os.Remove(empty); err == nil {
 				fmt.Fprintln(out, "removed", empty)
-			} else if !kept(err) {
+			} else if !keepsFolder(err) {
 				return fmt.Errorf("remove empty folder: %w", err)
 			}
 		}
@@ -136,9 +131,9 @@ func removeMPS(config *v1alpha1.AgentConfig, out io.Writer) error {
 	return os.RemoveAll(config.MPSRoot)
 }
 
-// kept reports whether a folder is gone already, or has to stay: it has files of others, is a mount point of the host, or is on a file
-// system that cannot be written, as Berth's files then are not either.
-func kept(err error) bool {
+// keepsFolder reports whether a folder is gone already, or has to stay: it has files of others, is a mount point of the host, or is on a
+// file system that cannot be written, as Berth's files then are not either.
+func keepsFolder(err error) bool {
 	for _, reason := range []error{fs.ErrNotExist, syscall.ENOTEMPTY, syscall.EBUSY, syscall.EROFS} {
 		if errors.Is(err, reason) {
 			return true
@@ -147,11 +142,11 @@ func kept(err error) bool {
 	return false
 }
 
-// hold answers probes until ctx ends or the process gets a signal.
-func hold(ctx context.Context, out io.Writer) error {
+// holdUntilStopped answers probes until ctx ends or the process gets a signal.
+func holdUntilStopped(ctx context.Context, out io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", removalSocket)
 	if err != nil {
 		return fmt.Errorf("listen for probes: %w", err)
 	}
@@ -173,11 +168,11 @@ func hold(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// Probe returns nil while a command with --hold of this pod has removed everything.
-func Probe(ctx context.Context) error {
+// probeRemoval returns nil while a command with --hold of this pod has removed everything.
+func probeRemoval(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", removalSocket)
 	if err != nil {
 		return fmt.Errorf("the node is not clean yet: %w", err)
 	}

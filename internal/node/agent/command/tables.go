@@ -1,4 +1,4 @@
-package inspect
+package command
 
 import (
 	"encoding/json"

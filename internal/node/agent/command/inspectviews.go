@@ -1,10 +1,4 @@
-// Package inspect prints what the agent would publish from a machine's hardware with a configuration: GPUs, devices of
-// the kubelet, CDI spec, labels, metrics.
-//
-// It guarantees that it scans once, waits for the driver no longer than the configuration's scanDeadline, and writes
-// only its output. It is not an actor: berth-agent inspect calls it. It must not import the agent or another package
-// below it; their decisions are passed in [Deps].
-package inspect
+package command
 
 import (
 	"context"
@@ -22,16 +16,16 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Deps are the dependencies of Look.
-type Deps struct {
+// lookDeps are the dependencies of look.
+type lookDeps struct {
 	Config *v1alpha1.AgentConfig
 	// Scan reads the hardware once. It may hang.
 	Scan func(context.Context) (gpu.Snapshot, gpu.Sample, error)
-	// Rules judge the health of the GPUs.
+	// Rules judge the health of the viewGPUs.
 	Rules health.Rules
 	// Offers are the configuration's rules for advertised devices.
 	Offers offer.Settings
-	// LabelVendors compute the labels about their GPUs.
+	// LabelVendors compute the labels about their viewGPUs.
 	LabelVendors []labels.Vendor
 	// DCGMFields are the fields under dcgm-exporter's names.
 	DCGMFields []dcgm.Export
@@ -39,34 +33,36 @@ type Deps struct {
 	Vendors []gpu.Traits
 	// Sys is the root of sysfs.
 	Sys string
-	// Spec renders the CDI spec.
+	// Spec renders the viewCDI spec.
 	Spec func(context.Context, *gpu.Snapshot) ([]byte, error)
 }
 
-// View is something that can be printed.
-type View string
+// inspectView is something that can be printed.
+type inspectView string
 
 // The views.
 const (
-	GPUs    View = "gpus"
-	Devices View = "devices"
-	CDI     View = "cdi"
-	Labels  View = "labels"
-	Metrics View = "metrics"
+	viewGPUs    inspectView = "gpus"
+	viewDevices inspectView = "devices"
+	viewCDI     inspectView = "cdi"
+	viewLabels  inspectView = "labels"
+	viewMetrics inspectView = "metrics"
 )
 
-// Views returns all views in the order of the help text.
-func Views() []View { return []View{GPUs, Devices, CDI, Labels, Metrics} }
+// inspectViews returns all views in the order of the help text.
+func inspectViews() []inspectView {
+	return []inspectView{viewGPUs, viewDevices, viewCDI, viewLabels, viewMetrics}
+}
 
-// Result is one look at the hardware with what would be made of it.
-type Result struct {
-	deps     Deps
+// lookResult is one look at the hardware with what would be made of it.
+type lookResult struct {
+	deps     lookDeps
 	snapshot gpu.Snapshot
 	sample   gpu.Sample
 }
 
-// Look scans the hardware once and judges the health of the GPUs.
-func Look(ctx context.Context, deps Deps) (*Result, error) {
+// look scans the hardware once and judges the health of the viewGPUs.
+func look(ctx context.Context, deps lookDeps) (*lookResult, error) {
 	type found struct {
 		snapshot gpu.Snapshot
 		sample   gpu.Sample
@@ -85,35 +81,35 @@ func Look(ctx context.Context, deps Deps) (*Result, error) {
 		return nil, fmt.Errorf("scan hardware: %w", err)
 	}
 	health.Once(&got.snapshot, deps.Rules, time.Now())
-	return &Result{deps: deps, snapshot: got.snapshot, sample: got.sample}, nil
+	return &lookResult{deps: deps, snapshot: got.snapshot, sample: got.sample}, nil
 }
 
 // Print prints a view to out, as a table or text or as JSON, and problems of the view to errOut.
-func (r *Result) Print(ctx context.Context, out, errOut io.Writer, view View, asJSON bool) error {
+func (r *lookResult) Print(ctx context.Context, out, errOut io.Writer, view inspectView, asJSON bool) error {
 	switch view {
-	case GPUs:
+	case viewGPUs:
 		if asJSON {
 			return printJSON(out, "Inventory", "inventory", r.snapshot)
 		}
 		return printGPUs(out, &r.snapshot)
-	case Devices:
+	case viewDevices:
 		return r.printDevices(out, errOut, asJSON)
-	case CDI:
+	case viewCDI:
 		text, err := r.deps.Spec(ctx, &r.snapshot)
 		if err != nil {
 			return err
 		}
 		_, err = out.Write(text)
 		return err
-	case Labels:
+	case viewLabels:
 		return r.printLabels(out, asJSON)
-	case Metrics:
+	case viewMetrics:
 		return r.printMetrics(out, asJSON)
 	}
 	return fmt.Errorf("print %q: there is no such view", view)
 }
 
-func (r *Result) printDevices(out, errOut io.Writer, asJSON bool) error {
+func (r *lookResult) printDevices(out, errOut io.Writer, asJSON bool) error {
 	units, problems := offer.Resolve(&r.snapshot, r.deps.Offers)
 	for _, problem := range problems {
 		fmt.Fprintf(errOut, "%s: %s\n", problem.Code, problem.Message)
@@ -125,7 +121,7 @@ func (r *Result) printDevices(out, errOut io.Writer, asJSON bool) error {
 	return printOffers(out, offers)
 }
 
-func (r *Result) printLabels(out io.Writer, asJSON bool) error {
+func (r *lookResult) printLabels(out io.Writer, asJSON bool) error {
 	config := r.deps.Config
 	units, _ := offer.Resolve(&r.snapshot, r.deps.Offers)
 	built := labels.Build(labels.Input{
@@ -139,7 +135,7 @@ func (r *Result) printLabels(out io.Writer, asJSON bool) error {
 	return err
 }
 
-func (r *Result) printMetrics(out io.Writer, asJSON bool) error {
+func (r *lookResult) printMetrics(out io.Writer, asJSON bool) error {
 	config := r.deps.Config
 	in := metrics.Input{Node: config.NodeName, Snapshot: &r.snapshot, Sample: r.sample, Vendors: r.deps.Vendors,
 		DCGMFields: r.deps.DCGMFields, DCGMHostnameLabel: config.DCGMHostnameLabel}
