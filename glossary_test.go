@@ -100,7 +100,6 @@ var plainPackages = []string{
 	"internal/node/agent/healthsync",
 	"internal/node/agent/injection",
 	"internal/node/agent/kubeletsync",
-	"internal/node/agent/labelsync",
 	"internal/node/agent/library",
 	"internal/node/agent/logqueue",
 	"internal/node/agent/metricsync",

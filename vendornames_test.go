@@ -18,7 +18,7 @@ var vendorNeutral = []string{
 	"internal/cli/evidence", "internal/node/gpunode", "internal/node/inventory", "internal/node/allocatable",
 	"internal/node/migapply", "internal/node/agent", "internal/node/agent/timeslice", "internal/node/agent/mpssync",
 	"internal/node/agent/migsync", "internal/node/agent/configsync", "internal/node/agent/gpunodesync", "internal/node/agent/command/inspectviews.go",
-	"internal/node/agent/metricsync", "internal/node/agent/labelsync", "internal/node/agent/serve",
+	"internal/node/agent/metricsync", "internal/node/labels/outputs.go", "internal/node/labels/syncer.go", "internal/node/agent/serve",
 }
 
 // vendorNames are what no string and no identifier of these packages contains.

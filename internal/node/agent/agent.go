@@ -20,7 +20,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
-	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
@@ -36,6 +35,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
@@ -132,7 +132,7 @@ type reports struct {
 	conditions *nodeapi.Conditions
 	publishers *workers
 	health     *healthsync.Reporter
-	labels     *labelsync.Syncer
+	labels     *labels.Syncer
 	gate       *gate.Syncer
 	gpuNode    *gpunodesync.Syncer
 	metrics    *metricsync.Syncer

@@ -12,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
-	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/config"
@@ -109,12 +108,12 @@ func (a *Agent) wireReports() error {
 		Taint:          publish.SetTaint,
 		TaintUnhealthy: a.config.TaintUnhealthy,
 	})
-	places, err := labelsync.PlacesOf(a.config, a.deps.API)
+	places, err := labels.OutputsOf(a.config, a.deps.API)
 	if err != nil {
 		return err
 	}
-	wanted := labelsync.Deps{
-		Places:   places,
+	wanted := labels.SyncerDeps{
+		Outputs:  places,
 		Hardware: a.node.inventory.Of(gpulabels.Vendor{}.Name()).Current,
 		Facts:    noted(a.deps.Fault, "labelsync", a.labelFacts),
 		Changed: []func() *signal.Subscription{
@@ -131,7 +130,7 @@ func (a *Agent) wireReports() error {
 	if !a.config.Labels.NoTimestamp {
 		wanted.Timestamp = a.deps.Clock.Now()
 	}
-	a.reports.labels = labelsync.New(wanted)
+	a.reports.labels = labels.NewSyncer(wanted)
 	a.node.kubelet = kubeletconfig.New(kubeletconfig.Deps{
 		KubeletDir: a.config.KubeletDir,
 		ProcRoot:   "/proc",
@@ -156,9 +155,9 @@ func (a *Agent) wireReports() error {
 }
 
 // labelFacts returns the inputs of the labels besides the hardware.
-func (a *Agent) labelFacts() labelsync.Facts {
+func (a *Agent) labelFacts() labels.SyncFacts {
 	config := a.deps.Config.Current().Config
-	return labelsync.Facts{
+	return labels.SyncFacts{
 		Units:        a.devices.allocatable.Units(),
 		ResourceName: config.ResourceName,
 		MIGStrategy:  string(config.MIGStrategy),

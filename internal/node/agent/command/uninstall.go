@@ -19,7 +19,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
-	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
@@ -33,6 +32,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
@@ -166,7 +166,7 @@ func removePersistent(dir string) error {
 
 // removeLabels removes the labels about the GPUs from every place that they may be in; api may be nil.
 func removeLabels(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface) error {
-	places, err := labelsync.PlacesOf(config, api)
+	places, err := labels.OutputsOf(config, api)
 	if err != nil {
 		return err
 	}

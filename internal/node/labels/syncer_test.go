@@ -1,4 +1,4 @@
-package labelsync_test
+package labels_test
 
 import (
 	"errors"
@@ -18,7 +18,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
-	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
@@ -35,7 +34,7 @@ type world struct {
 	*fakeapi.Server
 	config   v1alpha1.AgentConfig
 	snapshot gpu.Snapshot
-	facts    labelsync.Facts
+	facts    labels.SyncFacts
 	hardware signal.Broadcast
 	settings signal.Broadcast
 	outcome  error
@@ -61,12 +60,12 @@ func (w *world) setGPUs(n int) {
 // start runs an actor until the test ends.
 func (w *world) start(t *testing.T) {
 	t.Helper()
-	places, err := labelsync.PlacesOf(&w.config, w)
+	places, err := labels.OutputsOf(&w.config, w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := labelsync.New(labelsync.Deps{
-		Places: places, Hardware: func() *gpu.Snapshot { return &w.snapshot }, Facts: func() labelsync.Facts { return w.facts },
+	s := labels.NewSyncer(labels.SyncerDeps{
+		Outputs: places, Hardware: func() *gpu.Snapshot { return &w.snapshot }, Facts: func() labels.SyncFacts { return w.facts },
 		Changed: []func() *signal.Subscription{w.hardware.Subscribe, w.settings.Subscribe},
 		Vendors: []labels.Vendor{gpulabels.Vendor{}},
 		Sys:     t.TempDir(), Report: func(err error) { w.outcome = err },
@@ -206,7 +205,7 @@ func TestRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.start(t)
-		places, err := labelsync.PlacesOf(&w.config, w)
+		places, err := labels.OutputsOf(&w.config, w)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,19 +230,19 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestPlacesWithoutAPI checks that only the feature file can be written; another choice is refused.
-func TestPlacesWithoutAPI(t *testing.T) {
+// TestOutputsWithoutAPI checks that only the feature file can be written; another choice is refused.
+func TestOutputsWithoutAPI(t *testing.T) {
 	config := v1alpha1.AgentConfig{NodeName: "node-0"}
 	for output, want := range map[v1alpha1.LabelOutput]bool{v1alpha1.LabelsFile: true, v1alpha1.LabelsNode: false,
 		v1alpha1.LabelsNone: false} {
 		config.Labels.Output = output
-		places, err := labelsync.PlacesOf(&config, nil)
+		places, err := labels.OutputsOf(&config, nil)
 		if err != nil || (places.Chosen != nil) != want {
 			t.Errorf("output %s: chosen %v, %v", output, places.Chosen, err)
 		}
 	}
 	config.NodeName = ""
-	if _, err := labelsync.PlacesOf(&config, fakeapi.New(t)); err == nil || !strings.Contains(err.Error(), "NODE_NAME") {
+	if _, err := labels.OutputsOf(&config, fakeapi.New(t)); err == nil || !strings.Contains(err.Error(), "NODE_NAME") {
 		t.Errorf("without the name of the node: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package labelsync
+package labels
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/node/labels"
 )
 
 const (
@@ -19,29 +18,29 @@ const (
 	defaultNamespace = "berth-system"
 )
 
-// Places are the places for labels that the agent can reach.
-type Places struct {
+// Outputs are the places for labels that the agent can reach.
+type Outputs struct {
 	// Chosen is nil where no labels are wanted.
-	Chosen labels.Writer
+	Chosen Writer
 	// Others are those in which an earlier choice may have left labels.
-	Others []labels.Writer
+	Others []Writer
 }
 
-// PlacesOf returns the places under a configuration; api is nil without an API server.
-func PlacesOf(config *v1alpha1.AgentConfig, api dynamic.Interface) (Places, error) {
+// OutputsOf returns the places under a configuration; api is nil without an API server.
+func OutputsOf(config *v1alpha1.AgentConfig, api dynamic.Interface) (Outputs, error) {
 	namespace := defaultNamespace
 	if text, err := os.ReadFile(namespaceFile); err == nil {
 		namespace = string(text)
 	}
-	all := labels.Places{Client: api, NodeName: config.NodeName, Namespace: namespace, Dir: config.Labels.Dir}
-	var places Places
-	for _, output := range []labels.Output{labels.OutputNode, labels.OutputFile, labels.OutputNodeFeature} {
-		if output != labels.OutputFile && api == nil {
+	all := Places{Client: api, NodeName: config.NodeName, Namespace: namespace, Dir: config.Labels.Dir}
+	var places Outputs
+	for _, output := range []Output{OutputNode, OutputFile, OutputNodeFeature} {
+		if output != OutputFile && api == nil {
 			continue
 		}
-		writer, err := labels.NewWriter(output, all)
+		writer, err := NewWriter(output, all)
 		if err != nil {
-			return Places{}, err
+			return Outputs{}, err
 		}
 		if string(output) == string(config.Labels.Output) {
 			places.Chosen = writer
@@ -53,7 +52,7 @@ func PlacesOf(config *v1alpha1.AgentConfig, api dynamic.Interface) (Places, erro
 }
 
 // removeStale removes labels that an earlier choice left in another place.
-func (p Places) removeStale(ctx context.Context, log *slog.Logger) {
+func (p Outputs) removeStale(ctx context.Context, log *slog.Logger) {
 	for _, writer := range p.Others {
 		left, err := writer.Read(ctx)
 		if err == nil && len(left) > 0 {
@@ -67,7 +66,7 @@ func (p Places) removeStale(ctx context.Context, log *slog.Logger) {
 }
 
 // Remove removes the labels about the GPUs from every place that they may be in.
-func (p Places) Remove(ctx context.Context) error {
+func (p Outputs) Remove(ctx context.Context) error {
 	all := p.Others
 	if p.Chosen != nil {
 		all = append(all, p.Chosen)

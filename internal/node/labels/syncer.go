@@ -1,20 +1,4 @@
-// Package labelsync computes the labels about the node's GPUs and passes them to their publisher.
-//
-// What it guarantees: the labels follow from the present hardware, use and configuration; while a GPU is being
-// repartitioned, or no driver responds, the last ones are kept. Labels that an earlier choice of the output left in
-// another place are removed once at the start. Nothing is removed when it ends.
-//
-// What wakes it: a change of the inventory, of the settled use (which follows the configuration), or of a MIG change.
-// Changes within 50 ms, which mostly have one cause, are computed once.
-//
-// What it writes: nothing by itself; the publisher writes to the Node, to a NodeFeature or to a feature file. Its
-// outcome is the problem of the source "labels".
-//
-// What it never waits for: the API server, the driver. It reads files of sysfs when the set of GPUs has changed.
-// Nothing waits for it.
-//
-// The package must not import the agent, another package below it, an adapter, or a front end.
-package labelsync
+package labels
 
 import (
 	"context"
@@ -26,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -35,8 +18,8 @@ import (
 // settle is how long further changes are waited for before the labels are computed.
 const settle = 50 * time.Millisecond
 
-// Facts are the inputs of the labels besides the hardware.
-type Facts struct {
+// SyncFacts are the inputs of the labels besides the hardware.
+type SyncFacts struct {
 	Units        []offer.Unit
 	ResourceName string
 	MIGStrategy  string
@@ -44,16 +27,16 @@ type Facts struct {
 	Changing bool
 }
 
-// Deps are the dependencies of a Syncer.
-type Deps struct {
-	Places Places
-	// Hardware is the current inventory of the GPUs that have labels; Facts is all else. Both are from memory.
+// SyncerDeps are the dependencies of a Syncer.
+type SyncerDeps struct {
+	Outputs Outputs
+	// Hardware is the current inventory of the GPUs that have labels; SyncFacts is all else. Both are from memory.
 	Hardware func() *gpu.Snapshot
-	Facts    func() Facts
-	// Changed are the subscriptions to all that Hardware and Facts depend on.
+	Facts    func() SyncFacts
+	// Changed are the subscriptions to all that Hardware and SyncFacts depend on.
 	Changed []func() *signal.Subscription
 	// Vendors compute the labels about their GPUs.
-	Vendors []labels.Vendor
+	Vendors []Vendor
 	// Sys is the root of sysfs.
 	Sys string
 	// Timestamp is the value of the label with the time; zero for none.
@@ -64,26 +47,34 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Syncer is the actor. Create it with New, start it with Run.
+// Syncer computes the labels about the node's GPUs and passes them to their publisher. Create it with NewSyncer, start it with Run.
+//
+// The labels follow from the present hardware, use and configuration; while a GPU is being repartitioned, or no driver responds, the last
+// ones are kept. Labels that an earlier choice of the output left in another place are removed once at the start. Nothing is removed when
+// it ends.
+//
+// What wakes it: a change of the inventory, of the settled use (which follows the configuration), or of a MIG change. Changes within 50 ms,
+// which mostly have one cause, are computed once. It waits neither for the API server nor for the driver; it reads files of sysfs when the
+// set of GPUs has changed.
 type Syncer struct {
-	deps Deps
+	deps SyncerDeps
 	// publisher is nil where no labels are wanted.
-	publisher *nodeapi.Publisher[labels.Labels]
+	publisher *nodeapi.Publisher[Labels]
 	// host are the facts of sysfs, which do not change while gpus are the GPUs.
-	host *labels.Host
+	host *Host
 	gpus []gpu.PCIAddress
 }
 
-// New returns a Syncer.
-func New(deps Deps) *Syncer {
+// NewSyncer returns a Syncer.
+func NewSyncer(deps SyncerDeps) *Syncer {
 	s := &Syncer{deps: deps}
-	if writer := deps.Places.Chosen; writer != nil {
-		s.publisher = nodeapi.NewPublisher(nodeapi.PublisherDeps[labels.Labels]{
-			Read: func(ctx context.Context) (labels.Labels, bool, error) {
+	if writer := deps.Outputs.Chosen; writer != nil {
+		s.publisher = nodeapi.NewPublisher(nodeapi.PublisherDeps[Labels]{
+			Read: func(ctx context.Context) (Labels, bool, error) {
 				found, err := writer.Read(ctx)
 				return found, true, err
 			},
-			Write: writer.Write, Equal: maps.Equal[labels.Labels, labels.Labels],
+			Write: writer.Write, Equal: maps.Equal[Labels, Labels],
 			Report: deps.Report, Retry: deps.Retry, Log: deps.Log,
 		})
 	}
@@ -92,7 +83,7 @@ func New(deps Deps) *Syncer {
 
 // Run keeps the labels until ctx ends.
 func (s *Syncer) Run(ctx context.Context) error {
-	s.deps.Places.removeStale(ctx, s.deps.Log)
+	s.deps.Outputs.removeStale(ctx, s.deps.Log)
 	if s.publisher == nil {
 		return nil
 	}
@@ -120,10 +111,10 @@ func (s *Syncer) compute() {
 		gpus[i] = snapshot.GPUs[i].PCI
 	}
 	if s.host == nil || !slices.Equal(gpus, s.gpus) {
-		host := labels.ReadHost(s.deps.Sys, snapshot, s.deps.Vendors...)
+		host := ReadHost(s.deps.Sys, snapshot, s.deps.Vendors...)
 		s.host, s.gpus = &host, gpus
 	}
-	computed := labels.Build(labels.Input{
+	computed := Build(Input{
 		Snapshot: snapshot, Vendors: s.deps.Vendors, Units: facts.Units, ResourceName: facts.ResourceName, MIGStrategy: facts.MIGStrategy,
 		Host: *s.host, Timestamp: s.deps.Timestamp,
 	})
