@@ -113,7 +113,6 @@ var rules = []rule{
 
 	// Node: no package but the agent knows an adapter or the simulator.
 	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: []string{"k8s.io/utils/clock"}, never: []string{nvml}},
-	{packages: "internal/node/agent/configsync", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware", "internal/hardware/", "internal/node/cdi", "internal/node/hostruntime", "internal/node/hostruntime/hosttest", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
@@ -136,7 +135,7 @@ var rules = []rule{
 	{packages: "internal/node/validate", berth: []string{"api/", "internal/core/gpu", "internal/hardware/bound"}, others: []string{"golang.org/x/sys/", "k8s.io/apimachinery/"}},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/hostconfig", "internal/node/offer"}},
 	{packages: "internal/node/counterlist", berth: []string{"api/", "internal/core/dcgm", "internal/core/gpu", "internal/node/hostconfig"}, never: []string{nvml}},
-	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/hostconfig", "internal/node/signal", "internal/node/statefile"}},
+	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/node/config", "internal/node/hostconfig", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}},
 	{packages: "internal/node/dra/class", berth: []string{"internal/node/dra/pool", "internal/node/offer"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "sigs.k8s.io/yaml"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/classcheck", berth: []string{"internal/core/gpu", "internal/node/dra/class", "internal/node/signal"}, never: []string{nvml}},

@@ -89,7 +89,6 @@ var plainPackages = []string{
 	"internal/node/agent",
 	"internal/node/agent/apichoice",
 	"internal/node/agent/command",
-	"internal/node/agent/configsync",
 	"internal/node/agent/drasync",
 	"internal/node/gate",
 	"internal/node/agent/gpuhistory",

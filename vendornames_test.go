@@ -17,7 +17,7 @@ var vendorNeutral = []string{
 	"internal/node/deviceplugin", "internal/core/trace", "internal/cli/doctor", "internal/node/kubelet", "internal/node/metrics",
 	"internal/cli/evidence", "internal/node/gpunode", "internal/node/inventory", "internal/node/allocatable",
 	"internal/node/migapply", "internal/node/agent", "internal/node/agent/timeslice", "internal/node/agent/mpssync",
-	"internal/node/agent/migsync", "internal/node/agent/configsync", "internal/node/agent/gpunodesync", "internal/node/agent/command/inspectviews.go",
+	"internal/node/agent/migsync", "internal/node/configwatch/hardware.go", "internal/node/configwatch/report.go", "internal/node/agent/gpunodesync", "internal/node/agent/command/inspectviews.go",
 	"internal/node/agent/metricsync", "internal/node/labels/outputs.go", "internal/node/labels/syncer.go", "internal/node/agent/serve",
 }
 

@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 
-	"github.com/berth-gpu/berth/internal/node/agent/configsync"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
 )
 
 // actors returns everything that the agent runs. What advertises or changes devices, and what shows holders, runs after
@@ -15,7 +15,7 @@ func (a *Agent) actors() []actor {
 		{
 			Name: "configwatch",
 			Run: func(ctx context.Context) error {
-				return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Layouts))
+				return a.deps.Config.Run(ctx, configwatch.JudgeByHardware(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Layouts))
 			},
 		},
 		{Name: "gpuhistory", Run: a.node.history.Run},
@@ -27,7 +27,7 @@ func (a *Agent) actors() []actor {
 		{Name: "allocatable", Run: a.devices.allocatable.Run},
 		{
 			Name: "configsync",
-			Run:  configsync.New(configsync.Deps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run,
+			Run:  configwatch.NewReporter(configwatch.ReporterDeps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run,
 		},
 		{Name: "cdisync", After: a.compared, Run: a.devices.cdi.Run},
 		{Name: "deviceplugin", After: a.compared, Run: a.devices.plugin.Run},

@@ -10,11 +10,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
-	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/filewatch"
@@ -56,7 +56,7 @@ func (a *Agent) wireDevices() error {
 		StateDir:  a.config.StateDir,
 		BootID:    a.deps.BootID,
 		Inventory: a.node.inventory,
-		Settings: configsync.Settings{
+		Settings: configwatch.Settings{
 			Config:       a.deps.Config,
 			Hardware:     a.node.inventory,
 			Auto:         a.devices.choice.API,

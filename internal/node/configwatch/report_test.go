@@ -1,4 +1,4 @@
-package configsync
+package configwatch
 
 import (
 	"context"
@@ -13,15 +13,14 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// world is a watcher, the inventory, the conditions and the problems.
-type world struct {
+// reportWorld is a watcher, the inventory, the conditions and the problems.
+type reportWorld struct {
 	mu        sync.Mutex
-	state     configwatch.State
+	state     State
 	snapshot  *gpu.Snapshot
 	condition string
 	problems  []gpu.Cause
@@ -30,49 +29,49 @@ type world struct {
 	changed signal.Broadcast
 }
 
-type watcher struct{ *world }
+type fixedState struct{ *reportWorld }
 
-func (w watcher) Current() configwatch.State {
+func (w fixedState) Current() State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state
 }
 
-type hardware struct{ *world }
+type fixedHardware struct{ *reportWorld }
 
-func (h hardware) Current() *gpu.Snapshot { return h.snapshot }
+func (h fixedHardware) Current() *gpu.Snapshot { return h.snapshot }
 
-func (w *world) Subscribe() *signal.Subscription { return w.changed.Subscribe() }
+func (w *reportWorld) Subscribe() *signal.Subscription { return w.changed.Subscribe() }
 
-func (w *world) Set(kind string, status metav1.ConditionStatus, reason, message string) {
+func (w *reportWorld) Set(kind string, status metav1.ConditionStatus, reason, message string) {
 	w.condition = strings.Join([]string{kind, string(status), reason, message}, " ")
 }
 
-func (w *world) report(_ string, problems ...gpu.Cause) {
+func (w *reportWorld) report(_ string, problems ...gpu.Cause) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.problems = problems
 	w.syncs++
 }
 
-func TestSync(t *testing.T) {
+func TestReport(t *testing.T) {
 	refused := errors.New("agent.yaml:2: unknown key")
 	tests := map[string]struct {
-		state     configwatch.State
+		state     State
 		condition string
 		problems  []gpu.Cause
 	}{
 		"defaults":        {condition: "ConfigAccepted True InForce in force: defaults and flags"},
-		"a file":          {state: configwatch.State{Source: "/etc/agent.yaml"}, condition: "ConfigAccepted True InForce in force: /etc/agent.yaml"},
-		"waiting for one": {state: configwatch.State{Waiting: true}},
+		"a file":          {state: State{Source: "/etc/agent.yaml"}, condition: "ConfigAccepted True InForce in force: /etc/agent.yaml"},
+		"waiting for one": {state: State{Waiting: true}},
 		"refused": {
-			state:     configwatch.State{Source: "/etc/agent.yaml", Refused: refused},
+			state:     State{Source: "/etc/agent.yaml", Refused: refused},
 			condition: "ConfigAccepted False Refused agent.yaml:2: unknown key",
 			problems:  []gpu.Cause{{Code: "CONFIG_REFUSED", Message: "configuration refused, the last good one stays in force: agent.yaml:2: unknown key"}},
 		},
 		"everything at once": {
-			state: configwatch.State{
-				Waiting: true, Lost: []configwatch.Lost{{Code: "STATE_DAMAGED", Err: errors.New("config.last-good is damaged")}},
+			state: State{
+				Waiting: true, Lost: []Lost{{Code: "STATE_DAMAGED", Err: errors.New("config.last-good is damaged")}},
 				Unsaved:   []error{errors.New("write the last good configuration: disk full")},
 				Forbidden: []string{"configmaps ns/a: forbidden"}, Restart: []string{"kubeletDir", "cdiDir"},
 			},
@@ -87,11 +86,11 @@ func TestSync(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &world{problems: []gpu.Cause{{Code: "OLD"}}}
+				w := &reportWorld{problems: []gpu.Cause{{Code: "OLD"}}}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() {
-					done <- New(Deps{Config: watcher{w}, Conditions: w, Report: w.report}).Run(ctx)
+					done <- NewReporter(ReporterDeps{Config: fixedState{w}, Conditions: w, Report: w.report}).Run(ctx)
 				}()
 				synctest.Wait()
 				w.mu.Lock()
@@ -118,10 +117,10 @@ func TestJudge(t *testing.T) {
 	shared := func(replicas int) *v1alpha1.AgentConfig {
 		return &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{Sharing: &v1alpha1.Sharing{Mode: v1alpha1.SharingMode(offer.MPS), Replicas: replicas}}}}
 	}
-	w := &world{snapshot: &gpu.Snapshot{}}
+	w := &reportWorld{snapshot: &gpu.Snapshot{}}
 	var repartitioned map[gpu.UUID]bool
 	refusals := map[string]error{} // by resourceName
-	j := Judge(hardware{w}, gpu.NVIDIA, func(by *v1alpha1.AgentConfig) (map[gpu.UUID]bool, error) {
+	j := JudgeByHardware(fixedHardware{w}, gpu.NVIDIA, func(by *v1alpha1.AgentConfig) (map[gpu.UUID]bool, error) {
 		return repartitioned, refusals[by.ResourceName]
 	})
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); refused != nil || known {
