@@ -160,7 +160,7 @@ var rules = []rule{
 	{packages: "internal/node/ledger", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, others: []string{"github.com/google/renameio/", "golang.org/x/sys/", "k8s.io/utils/clock"}},
 	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/httpserver", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/openers", berth: []string{"internal/core/gpu", "internal/node/kubelet"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/migsync", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/core/mig/migtest", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/migwants", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
+	{packages: "internal/node/agent/migsync", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/core/mig/migtest", "internal/node/config", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/reset", berth: []string{"api/", "internal/core/gpu", "internal/httpserver", "internal/node/ledger", "internal/node/openers", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/offer", berth: []string{"internal/core/"}, others: none, never: []string{"os", "net"}},
 	{packages: "internal/node/statefile", berth: none, never: kubernetes},
@@ -168,7 +168,6 @@ var rules = []rule{
 	{packages: "internal/node/problems", berth: []string{"internal/core/gpu", "internal/core/problem", "internal/node/signal"}, never: kubernetes},
 	{packages: "internal/node/podwatch", berth: []string{"api/", "internal/node/signal"}, never: []string{berth + "internal/node/ledger"}},
 	{packages: "internal/node/metrics", never: []string{nvml, berth + "internal/node/agent"}},
-	{packages: "internal/node/migwants", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/node/config", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/offer"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/migapply", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
 
 	// Cluster: the concerns of the operator never import one another, nor the operator.

@@ -136,7 +136,6 @@ var plainPackages = []string{
 	"internal/node/metrics",
 	"internal/node/metrics/internal/docgen",
 	"internal/node/migapply",
-	"internal/node/migwants",
 	"internal/node/mps",
 	"internal/node/nodeapi",
 	"internal/node/nodeapi/fakeapi",

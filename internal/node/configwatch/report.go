@@ -30,7 +30,7 @@ type ReporterDeps struct {
 	Report func(source string, problems ...gpu.Cause)
 }
 
-// Reporter is the actor. Make it with New, start it with Run.
+// Reporter is the actor. Make it with NewReporter, start it with Run.
 type Reporter struct{ deps ReporterDeps }
 
 // NewReporter makes a Reporter.

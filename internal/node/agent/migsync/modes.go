@@ -8,7 +8,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/migapply"
-	"github.com/berth-gpu/berth/internal/node/migwants"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
@@ -91,7 +90,7 @@ func (m *Modes) turnOn(snapshot *gpu.Snapshot, claimed []migapply.Want) {
 }
 
 // ended removes the GPUs that have MIG off, and those that have another layout.
-func (m *Modes) ended(plan *migwants.Plan, statuses []migapply.Status) {
+func (m *Modes) ended(plan *wantPlan, statuses []migapply.Status) {
 	list := slices.Clone(m.get())
 	for i := range statuses {
 		if status := &statuses[i]; status.State == migapply.Applied && (!status.Plan.Wanted.Enabled || !plan.Dynamic[status.UUID]) {

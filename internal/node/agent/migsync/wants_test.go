@@ -1,4 +1,4 @@
-package migwants
+package migsync
 
 import (
 	"errors"
@@ -31,23 +31,23 @@ func TestWants(t *testing.T) {
 	}
 	seven, two, one := map[string]int{"1g.10gb": 7}, map[string]int{"3g.40gb": 2}, map[string]int{"1g.10gb": 1}
 	tests := map[string]struct {
-		of       Inputs
+		of       wantInputs
 		want     []migapply.Want
 		problems []gpu.Cause
 		modes    map[gpu.UUID]string
 		differs  bool
 	}{
-		"nothing": {of: Inputs{MIG: configwatch.MIG{Known: true}}},
-		"the label is not known": {of: Inputs{
+		"nothing": {of: wantInputs{MIG: configwatch.MIG{Known: true}}},
+		"the label is not known": {of: wantInputs{
 			MIG: configwatch.MIG{Layout: "all-1g.10gb"}, Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0,
 				&v1alpha1.MIGSettings{Devices: seven})}},
 		}},
-		"the configuration is not known": {of: Inputs{
+		"the configuration is not known": {of: wantInputs{
 			Waiting: true, MIG: configwatch.MIG{Known: true}, Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0,
 				&v1alpha1.MIGSettings{Devices: seven})}},
 		}},
 		"a label": {
-			of: Inputs{MIG: configwatch.MIG{Known: true, Layout: "all-1g.10gb"}},
+			of: wantInputs{MIG: configwatch.MIG{Known: true, Layout: "all-1g.10gb"}},
 			want: []migapply.Want{
 				on("GPU-0", "layout all-1g.10gb of "+label, seven), on("GPU-1", "layout all-1g.10gb of "+label, seven),
 			},
@@ -57,13 +57,13 @@ func TestWants(t *testing.T) {
 			differs: true,
 		},
 		"a label that asks for what is there": {
-			of: Inputs{MIG: configwatch.MIG{Known: true, Layout: "all-disabled"}},
+			of: wantInputs{MIG: configwatch.MIG{Known: true, Layout: "all-disabled"}},
 			want: []migapply.Want{
 				{UUID: "GPU-0", Source: "layout all-disabled of " + label}, {UUID: "GPU-1", Source: "layout all-disabled of " + label},
 			},
 		},
 		"a label over rules, for the GPUs that it names": {
-			of: Inputs{
+			of: wantInputs{
 				MIG: configwatch.MIG{Known: true, Layout: "first", Layouts: map[string][]v1alpha1.MIGLayoutEntry{
 					"first": {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}}},
 				}},
@@ -78,7 +78,7 @@ func TestWants(t *testing.T) {
 			differs: true,
 		},
 		"layouts of the ConfigMap over those of the configuration over those of the hardware": {
-			of: Inputs{
+			of: wantInputs{
 				MIG: configwatch.MIG{Known: true, Layouts: map[string][]v1alpha1.MIGLayoutEntry{"all-3g.40gb": entry(one)}},
 				Config: &v1alpha1.AgentConfig{
 					MIGLayouts: map[string][]v1alpha1.MIGLayoutEntry{"all-3g.40gb": entry(two), "all-1g.10gb": entry(one)},
@@ -97,7 +97,7 @@ func TestWants(t *testing.T) {
 			differs: true,
 		},
 		"devices of a rule, and an excluded GPU": {
-			of: Inputs{
+			of: wantInputs{
 				MIG: configwatch.MIG{Known: true},
 				Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: one}),
 					{Exclude: true, MIG: &v1alpha1.MIGSettings{Devices: one}}}},
@@ -107,7 +107,7 @@ func TestWants(t *testing.T) {
 			differs: true,
 		},
 		"a label that names a GPU whose MIG devices claims create": {
-			of: Inputs{
+			of: wantInputs{
 				MIG: configwatch.MIG{Known: true, Layout: "all-1g.10gb"},
 				Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{
 					Select: v1alpha1.GPUSelector{Index: []int{1}}, Allocation: &v1alpha1.Allocation{API: v1alpha1.AllocationDRA}, DynamicMIG: true,
@@ -119,27 +119,27 @@ func TestWants(t *testing.T) {
 			problems: []gpu.Cause{{Code: "MIG_LAYOUT_DYNAMIC",
 				Message: "label nvidia.com/mig.config=all-1g.10gb: the layout names GPU 1, whose MIG devices claims create (gpus[0].dynamicMIG of the configuration): name other GPUs in the layout, or remove dynamicMIG; the GPU keeps serving claims"}},
 		},
-		"a rule without MIG": {of: Inputs{MIG: configwatch.MIG{Known: true},
+		"a rule without MIG": {of: wantInputs{MIG: configwatch.MIG{Known: true},
 			Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, nil)}}}},
 		"a label with an unknown layout changes nothing": {
-			of: Inputs{
+			of: wantInputs{
 				MIG:    configwatch.MIG{Known: true, Layout: "all-1g.10g"},
 				Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: seven})}},
 			},
 			problems: []gpu.Cause{{Code: "MIG_LAYOUT_UNKNOWN",
-				Message: "label nvidia.com/mig.config=all-1g.10g: " + unknown("all-1g.10g")}},
+				Message: "label nvidia.com/mig.config=all-1g.10g: " + unknownWants("all-1g.10g")}},
 		},
 		"a rule with an unknown layout concerns its GPU": {
-			of: Inputs{
+			of: wantInputs{
 				MIG: configwatch.MIG{Known: true},
 				Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Layout: "none"}),
 					rule(1, &v1alpha1.MIGSettings{Layout: "all-disabled"})}},
 			},
 			want:     []migapply.Want{{UUID: "GPU-1", Source: "layout all-disabled of gpus[1].mig of the configuration"}},
-			problems: []gpu.Cause{{Code: "MIG_LAYOUT_UNKNOWN", Message: "gpus[0].mig of the configuration: " + unknown("none")}},
+			problems: []gpu.Cause{{Code: "MIG_LAYOUT_UNKNOWN", Message: "gpus[0].mig of the configuration: " + unknownWants("none")}},
 		},
 		"a ConfigMap that was never read": {
-			of: Inputs{MIG: configwatch.MIG{Known: true, Layout: "all-1g.10gb", Unread: true},
+			of: wantInputs{MIG: configwatch.MIG{Known: true, Layout: "all-1g.10gb", Unread: true},
 				Config: &v1alpha1.AgentConfig{MIGConfigMap: "berth/layouts"}},
 			problems: []gpu.Cause{{
 				Code:    "MIG_LAYOUT_UNKNOWN",
@@ -147,7 +147,7 @@ func TestWants(t *testing.T) {
 			}},
 		},
 		"a refused ConfigMap": {
-			of: Inputs{MIG: configwatch.MIG{Known: true, Layout: "all-disabled", Err: errors.New("line 3: no such key")}},
+			of: wantInputs{MIG: configwatch.MIG{Known: true, Layout: "all-disabled", Err: errors.New("line 3: no such key")}},
 			want: []migapply.Want{{UUID: "GPU-0", Source: "layout all-disabled of " + label},
 				{UUID: "GPU-1", Source: "layout all-disabled of " + label}},
 			problems: []gpu.Cause{{Code: "MIG_LAYOUTS_REFUSED", Message: "line 3: no such key"}},
@@ -159,7 +159,7 @@ func TestWants(t *testing.T) {
 			if tc.of.Config == nil {
 				tc.of.Config = &v1alpha1.AgentConfig{}
 			}
-			got := Compute(tc.of)
+			got := computeWants(tc.of)
 			if diff := cmp.Diff(tc.want, got.Wants); diff != "" {
 				t.Errorf("wants (-want +got):\n%s", diff)
 			}
@@ -178,8 +178,8 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// unknown is the error of FindLayout for a layout.
-func unknown(name string) string {
+// unknownWants is the error of FindLayout for a layout.
+func unknownWants(name string) string {
 	var gpus []mig.GPU
 	snapshot := migtest.TwoGPUs()
 	for i := range snapshot.GPUs {

@@ -1,4 +1,4 @@
-package migwants
+package migsync
 
 import (
 	"fmt"
@@ -18,13 +18,13 @@ const namedResources = 3
 
 // separateAPIs refuses all wants when the device plugin and DRA would both serve one resource name because of them: which of the two
 // serves a pod would change whenever the device plugin stops. changes are the changes of the GPUs that are not as wanted.
-func (p *Plan) separateAPIs(changes map[gpu.UUID]*mig.GPUPlan) {
+func (p *wantPlan) separateAPIs(changes map[gpu.UUID]*mig.GPUPlan) {
 	if len(changes) == 0 {
 		return
 	}
 	var resources []string
 	causes := map[gpu.UUID]bool{}
-	next := after(p.of.Snapshot, changes)
+	next := partsOfGPU(p.of.Snapshot, changes)
 	for _, auto := range config.AutoAPIs(p.of.Config) {
 		for _, shared := range offer.SharedNames(next, config.OfferSettings(p.of.Config, auto)) {
 			changed := slices.DeleteFunc(slices.Clone(shared.GPUs), func(id gpu.UUID) bool { return changes[id] == nil })
@@ -63,9 +63,9 @@ func (p *Plan) separateAPIs(changes map[gpu.UUID]*mig.GPUPlan) {
 	clear(p.Differing)
 }
 
-// after returns the hardware when the changes are done. The MIG devices that they create have the free indices, in the order of their
+// partsOfGPU returns the hardware when the changes are done. The MIG devices that they create have the free indices, in the order of their
 // placements; the driver may give them others.
-func after(snapshot *gpu.Snapshot, changes map[gpu.UUID]*mig.GPUPlan) *gpu.Snapshot {
+func partsOfGPU(snapshot *gpu.Snapshot, changes map[gpu.UUID]*mig.GPUPlan) *gpu.Snapshot {
 	next := *snapshot
 	next.GPUs = slices.Clone(next.GPUs)
 	for i := range next.GPUs {

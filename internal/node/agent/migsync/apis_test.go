@@ -1,4 +1,4 @@
-package migwants
+package migsync
 
 import (
 	"fmt"
@@ -76,7 +76,7 @@ func TestTwoAPIs(t *testing.T) {
 				}
 			}
 			test.config.GPUs = append(test.config.GPUs, v1alpha1.GPURule{Select: on(2), ResourceName: "example.com/gpu"})
-			plan := Compute(Inputs{Snapshot: snapshot, Config: &test.config, MIG: configwatch.MIG{Known: true, Layout: test.label, Layouts: map[string][]v1alpha1.MIGLayoutEntry{
+			plan := computeWants(wantInputs{Snapshot: snapshot, Config: &test.config, MIG: configwatch.MIG{Known: true, Layout: test.label, Layouts: map[string][]v1alpha1.MIGLayoutEntry{
 				"all-1g.10gb":  {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}, MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 7}}},
 				"all-disabled": {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}}},
 			}}})
@@ -123,7 +123,7 @@ func TestNoNameInTwoAPIs(t *testing.T) {
 		}
 		by := drawConfig(t)
 		label := rapid.SampledFrom([]string{"", "", "all-disabled", "all-1g.10gb", "all-3g.40gb", "all-balanced", "mixed"}).Draw(t, "label")
-		plan := Compute(Inputs{Snapshot: snapshot, Config: by, MIG: configwatch.MIG{Known: true, Layout: label, Layouts: map[string][]v1alpha1.MIGLayoutEntry{
+		plan := computeWants(wantInputs{Snapshot: snapshot, Config: by, MIG: configwatch.MIG{Known: true, Layout: label, Layouts: map[string][]v1alpha1.MIGLayoutEntry{
 			"mixed": {{Devices: v1alpha1.AllOrIndices{Indices: []int{0, 2}}, MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 2, "3g.40gb": 1}}},
 		}}})
 		settings := config.OfferSettings(by, offer.DevicePlugin)

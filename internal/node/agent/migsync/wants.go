@@ -1,11 +1,4 @@
-// Package migwants decides what MIG devices each GPU is to have: those of the layout that the Node's label nvidia.com/mig.config
-// names, those of the configuration's rules for the other GPUs, and for dynamic GPUs those that claims hold. A GPU that was dynamic, and
-// is not and has no layout, is to have MIG off where MIG was turned on for claims.
-//
-// It guarantees that a plan follows from its inputs alone, that it has no wants while one of them is not known, that a GPU is under
-// a layout or dynamic, never both, and that no want creates a device of one API with the resource name of a device of the other one. It
-// only computes; it must not change anything, or import the agent.
-package migwants
+package migsync
 
 import (
 	"fmt"
@@ -24,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Inputs are all that the wanted layouts depend on.
-type Inputs struct {
+// wantInputs are all that the wanted layouts depend on.
+type wantInputs struct {
 	// Snapshot is the hardware of the vendor whose GPUs have MIG.
 	Snapshot *gpu.Snapshot
 	Config   *v1alpha1.AgentConfig
@@ -38,13 +31,13 @@ type Inputs struct {
 
 // same reports whether both lead to the same plan. Snapshot and configuration are never changed, so that comparing
 // pointers suffices.
-func (in Inputs) same(other Inputs) bool {
+func (in wantInputs) same(other wantInputs) bool {
 	return in.Snapshot == other.Snapshot && in.Config == other.Config && in.Waiting == other.Waiting && slices.Equal(in.TurnedOn, other.TurnedOn) && reflect.DeepEqual(in.MIG, other.MIG)
 }
 
-// Plan has the wanted shapes of the GPUs. It is never changed.
-type Plan struct {
-	of Inputs
+// wantPlan has the wanted shapes of the GPUs. It is never changed.
+type wantPlan struct {
+	of wantInputs
 	// Known is false before the label of the Node and the configuration were read; Layout is the label's value, empty
 	// when there is none.
 	Known    bool
@@ -61,37 +54,37 @@ type Plan struct {
 	Differing map[gpu.UUID]bool
 }
 
-// Cache has the last plan. Its zero value is ready for use.
-type Cache struct {
+// wantsCache has the last plan. Its zero value is ready for use.
+type wantsCache struct {
 	mu   sync.Mutex
-	plan *Plan
+	plan *wantPlan
 	// computed counts the computations.
 	computed atomic.Int64
 }
 
 // Get returns what the GPUs are to be. It is computed only when the configuration or the hardware has changed.
-func (c *Cache) Get(of Inputs) *Plan {
+func (c *wantsCache) Get(of wantInputs) *wantPlan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.plan == nil || !c.plan.of.same(of) {
 		c.computed.Add(1)
-		c.plan = Compute(of)
+		c.plan = computeWants(of)
 	}
 	return c.plan
 }
 
 // Computed returns how often a plan was computed.
-func (c *Cache) Computed() int64 { return c.computed.Load() }
+func (c *wantsCache) Computed() int64 { return c.computed.Load() }
 
-// ModeReason is why a GPU is withheld whose MIG mode changes.
-func ModeReason(want *migapply.Want) string {
+// modeReason is why a GPU is withheld whose MIG mode changes.
+func modeReason(want *migapply.Want) string {
 	return "its MIG mode is about to change for " + want.Source
 }
 
-// Compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
+// computeWants returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
 // from the rules of the configuration for the others. Excluded GPUs are not changed.
-func Compute(of Inputs) *Plan {
-	p := &Plan{of: of, Known: of.MIG.Known && !of.Waiting, Layout: of.MIG.Layout,
+func computeWants(of wantInputs) *wantPlan {
+	p := &wantPlan{of: of, Known: of.MIG.Known && !of.Waiting, Layout: of.MIG.Layout,
 		Modes: map[gpu.UUID]string{}, Dynamic: map[gpu.UUID]bool{}, Differing: map[gpu.UUID]bool{}}
 	if !p.Known {
 		return p
@@ -115,12 +108,12 @@ const (
 // noHolders is used where the holders do not matter.
 func noHolders(gpu.DeviceKey) []string { return nil }
 
-func (p *Plan) refuse(code string, err error) {
+func (p *wantPlan) refuse(code string, err error) {
 	p.Problems = append(p.Problems, gpu.Cause{Code: code, Message: err.Error()})
 }
 
 // choose sets wants and problems.
-func (p *Plan) choose(gpus []mig.GPU) {
+func (p *wantPlan) choose(gpus []mig.GPU) {
 	named := config.NamedLayouts{ByName: config.Layouts(gpus, p.of.Config.MIGLayouts, p.of.MIG.Layouts)}
 	if p.of.MIG.Unread {
 		named.Unread = p.of.Config.MIGConfigMap
@@ -165,7 +158,7 @@ func (p *Plan) choose(gpus []mig.GPU) {
 }
 
 // byRule sets what a rule wants of a GPU; without a layout MIG is off after it was turned on for claims.
-func (p *Plan) byRule(named config.NamedLayouts, device mig.GPU, rule *v1alpha1.MIGSettings, i int) {
+func (p *wantPlan) byRule(named config.NamedLayouts, device mig.GPU, rule *v1alpha1.MIGSettings, i int) {
 	want := migapply.Want{UUID: device.UUID}
 	ok, err := false, error(nil)
 	if rule != nil {
@@ -182,7 +175,7 @@ func (p *Plan) byRule(named config.NamedLayouts, device mig.GPU, rule *v1alpha1.
 }
 
 // compare fills in Modes and Differing.
-func (p *Plan) compare(gpus []mig.GPU) {
+func (p *wantPlan) compare(gpus []mig.GPU) {
 	changes := map[gpu.UUID]*mig.GPUPlan{}
 	for _, want := range p.Wants {
 		i := slices.IndexFunc(gpus, func(device mig.GPU) bool { return device.UUID == want.UUID })
@@ -192,22 +185,22 @@ func (p *Plan) compare(gpus []mig.GPU) {
 			changes[want.UUID] = &change
 		}
 		if change.Refused == "" && change.SetMode != nil {
-			p.Modes[want.UUID] = ModeReason(&want)
+			p.Modes[want.UUID] = modeReason(&want)
 		}
 	}
 	p.separateAPIs(changes)
 }
 
 // Snapshot returns the hardware that the plan is for.
-func (p *Plan) Snapshot() *gpu.Snapshot { return p.of.Snapshot }
+func (p *wantPlan) Snapshot() *gpu.Snapshot { return p.of.Snapshot }
 
 // Static leaves out dynamic GPUs.
-func (p *Plan) Static(statuses []migapply.Status) []migapply.Status {
+func (p *wantPlan) Static(statuses []migapply.Status) []migapply.Status {
 	return slices.DeleteFunc(slices.Clone(statuses), func(status migapply.Status) bool { return p.Dynamic[status.UUID] })
 }
 
 // Claimed returns the wanted state of the dynamic GPUs, in the order of the snapshot.
-func (p *Plan) Claimed(held []ledger.Holding) []migapply.Want {
+func (p *wantPlan) Claimed(held []ledger.Holding) []migapply.Want {
 	var wants []migapply.Want
 	for i := range p.of.Snapshot.GPUs {
 		device := &p.of.Snapshot.GPUs[i]
