@@ -26,7 +26,6 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
@@ -88,7 +87,7 @@ const shared = 4
 // newNode returns a node on which a pod holds each GPU but the shared one, and an XID is reported shortly before the end.
 func newNode(t *testing.T, name, profile string, config *v1alpha1.AgentConfig) *node {
 	t.Helper()
-	list := counterlist.Read(config)
+	list := metrics.ReadCounterList(config)
 	if len(list.Problems) > 0 {
 		t.Fatal(list.Problems)
 	}

@@ -29,7 +29,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
@@ -37,6 +36,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
@@ -77,7 +77,7 @@ type Agent struct {
 	deps Deps
 	// config is the configuration at the start; the watcher has its changes. counters are the fields of DCGM that it wants.
 	config   *v1alpha1.AgentConfig
-	counters counterlist.List
+	counters metrics.CounterList
 	node     node
 	devices  devices
 	changes  changes
@@ -158,7 +158,7 @@ func New(deps Deps) (*Agent, error) {
 	a := &Agent{
 		deps:     deps,
 		config:   deps.Config.Base(),
-		counters: counterlist.Read(deps.Config.Base()),
+		counters: metrics.ReadCounterList(deps.Config.Base()),
 		compared: signal.NewReady(),
 		settled:  signal.NewReady(),
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/config"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/labels"
+	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
 // views returns the names of what inspect can print.
@@ -101,7 +101,7 @@ func inspectDeps(o *sharedFlags, open opener, settings *v1alpha1.AgentConfig, er
 	if err != nil {
 		return lookDeps{}, err
 	}
-	counters := counterlist.Read(settings)
+	counters := metrics.ReadCounterList(settings)
 	for _, problem := range counters.Problems {
 		fmt.Fprintf(errOut, "%s: %s\n", problem.Code, problem.Message)
 	}

@@ -1,4 +1,4 @@
-package counterlist_test
+package metrics_test
 
 import (
 	"os"
@@ -9,10 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
+	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
-func TestRead(t *testing.T) {
+func TestReadCounterList(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "counters.csv")
 	write := func(text string) string {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -61,7 +61,7 @@ func TestRead(t *testing.T) {
 			if test.file != "" {
 				config.DCGMCountersFile = write(test.file)
 			}
-			list := counterlist.Read(config)
+			list := metrics.ReadCounterList(config)
 			var got []string
 			for _, f := range list.Fields {
 				got = append(got, f.Name+" "+string(f.Type)+" "+f.Help)
@@ -83,7 +83,7 @@ func TestRead(t *testing.T) {
 
 // TestReadDefaults: dcgmNames alone gives the default fields, and a file that is missing takes none of them away.
 func TestReadDefaults(t *testing.T) {
-	list := counterlist.Read(&v1alpha1.AgentConfig{DCGMNames: true, DCGMCountersFile: "/missing/counters.csv", DCGMCounters: "DCGM_FI_DEV_FB_TOTAL, gauge, x"})
+	list := metrics.ReadCounterList(&v1alpha1.AgentConfig{DCGMNames: true, DCGMCountersFile: "/missing/counters.csv", DCGMCounters: "DCGM_FI_DEV_FB_TOTAL, gauge, x"})
 	if len(list.Fields) != 26 || len(list.Optional) != 0 {
 		t.Errorf("%d fields, %d optional measures", len(list.Fields), len(list.Optional))
 	}

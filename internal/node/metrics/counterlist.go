@@ -1,4 +1,4 @@
-package counterlist
+package metrics
 
 import (
 	"fmt"
@@ -12,15 +12,15 @@ import (
 
 // The codes of the problems.
 const (
-	codeInvalid = "DCGM_COUNTERS_INVALID"
-	codeNoValue = "DCGM_FIELD_UNAVAILABLE"
+	codeCountersInvalid  = "DCGM_COUNTERS_INVALID"
+	codeFieldUnavailable = "DCGM_FIELD_UNAVAILABLE"
 )
 
 // maxMistakes bounds a message, which is written to the node's object.
 const maxMistakes = 10
 
-// List is what is exported, and what cannot be.
-type List struct {
+// CounterList is what is exported, and what cannot be.
+type CounterList struct {
 	// Fields are in the order of the page.
 	Fields []dcgm.Export
 	// Optional are the measures that are read only for these fields.
@@ -28,9 +28,9 @@ type List struct {
 	Problems []gpu.Cause
 }
 
-// Read returns the fields that a configuration wants. An entry of dcgmCounters precedes that of the file for the same field.
-func Read(config *v1alpha1.AgentConfig) List {
-	var list List
+// ReadCounterList returns the fields that a configuration wants. An entry of dcgmCounters precedes that of the file for the same field.
+func ReadCounterList(config *v1alpha1.AgentConfig) CounterList {
+	var list CounterList
 	if config.DCGMNames {
 		list.Fields = dcgm.Defaults()
 	}
@@ -48,7 +48,7 @@ func Read(config *v1alpha1.AgentConfig) List {
 			err = fmt.Errorf("%s lists no field", path)
 		}
 		if err != nil {
-			list.Problems = append(list.Problems, gpu.Cause{Code: codeInvalid, Message: fmt.Sprintf("read list of counters: %v; the path is dcgmCountersFile (--dcgm-counters-file), as the agent sees it", err)})
+			list.Problems = append(list.Problems, gpu.Cause{Code: codeCountersInvalid, Message: fmt.Sprintf("read list of counters: %v; the path is dcgmCountersFile (--dcgm-counters-file), as the agent sees it", err)})
 		}
 	}
 	add("dcgmCounters", string(config.DCGMCounters))
@@ -58,7 +58,7 @@ func Read(config *v1alpha1.AgentConfig) List {
 }
 
 // invalid adds one problem with the lines of a list that cannot be read.
-func (l *List) invalid(source string, mistakes []dcgm.Mistake) {
+func (l *CounterList) invalid(source string, mistakes []dcgm.Mistake) {
 	if len(mistakes) == 0 {
 		return
 	}
@@ -69,22 +69,22 @@ func (l *List) invalid(source string, mistakes []dcgm.Mistake) {
 	if more := len(mistakes) - len(lines); more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
-	l.Problems = append(l.Problems, gpu.Cause{Code: codeInvalid, Message: source + ": " + strings.Join(lines, "; ")})
+	l.Problems = append(l.Problems, gpu.Cause{Code: codeCountersInvalid, Message: source + ": " + strings.Join(lines, "; ")})
 }
 
-// Unanswered returns the problems of listed fields of which no GPU of the node has a value.
-func Unanswered(fields []dcgm.Export) []gpu.Cause {
+// UnansweredProblems returns the problems of listed fields of which no GPU of the node has a value.
+func UnansweredProblems(fields []dcgm.Export) []gpu.Cause {
 	var refused []dcgm.Refusal
 	for i := range fields {
 		refused = append(refused, dcgm.Refusal{Name: fields[i].Name, Reason: "no GPU of the node has it; it is read by " + fields[i].Source})
 	}
-	var list List
+	var list CounterList
 	list.withoutValue(refused)
 	return list.Problems
 }
 
 // withoutValue adds one problem for each reason, with all its fields.
-func (l *List) withoutValue(refused []dcgm.Refusal) {
+func (l *CounterList) withoutValue(refused []dcgm.Refusal) {
 	var reasons []string
 	names := map[string][]string{}
 	for _, r := range refused {
@@ -94,6 +94,6 @@ func (l *List) withoutValue(refused []dcgm.Refusal) {
 		names[r.Reason] = append(names[r.Reason], r.Name)
 	}
 	for _, reason := range reasons {
-		l.Problems = append(l.Problems, gpu.Cause{Code: codeNoValue, Message: strings.Join(names[reason], ", ") + ": " + reason})
+		l.Problems = append(l.Problems, gpu.Cause{Code: codeFieldUnavailable, Message: strings.Join(names[reason], ", ") + ": " + reason})
 	}
 }
