@@ -97,7 +97,6 @@ var plainPackages = []string{
 	"internal/node/agent/handover",
 	"internal/node/agent/hardware",
 	"internal/node/agent/healthsync",
-	"internal/node/agent/injection",
 	"internal/node/agent/kubeletsync",
 	"internal/node/agent/library",
 	"internal/node/agent/logqueue",

@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
-	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
@@ -18,7 +17,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
-	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
@@ -28,6 +26,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
+	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/gate"
@@ -104,8 +103,8 @@ type node struct {
 // devices has the parts that allocate: the devices, their injection, and the front end.
 type devices struct {
 	allocatable *allocatable.Devices
-	injection   *injection.Source
-	cdi         *cdisync.Syncer
+	injection   *cdi.InjectionSource
+	cdi         *cdi.Syncer
 	plugin      *deviceplugin.Manager
 	dra         *drasync.Syncer // nil without an API server, as handover is
 	handover    *handover.Gate

@@ -9,9 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
-	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
-	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -19,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/filewatch"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/statefile"
@@ -26,10 +25,12 @@ import (
 
 // wireDevices creates the parts that allocate devices: their use, the CDI spec and the device plugin.
 func (a *Agent) wireDevices() error {
-	a.devices.injection = injection.New(injection.Deps{
-		UsesCDI:       a.config.UsesCDI(),
-		Plain:         a.deps.Hardware.Plain(),
-		MPSRoot:       a.config.MPSRoot,
+	a.devices.injection = cdi.NewInjectionSource(cdi.InjectionDeps{
+		UsesCDI: a.config.UsesCDI(),
+		Plain:   a.deps.Hardware.Plain(),
+		MPSDirs: func(id gpu.UUID) (pipe, shm string) {
+			return mps.PipeDir(a.config.MPSRoot, id), mps.ShmDir(a.config.MPSRoot, id)
+		},
 		Config:        func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
 		Names:         func() (map[string]bool, bool) { return a.devices.cdi.Names() },
 		MPSUnits:      func() []offer.Unit { return a.changes.mps.Units() },
@@ -80,7 +81,7 @@ func (a *Agent) wireDevices() error {
 		}
 		keepHook = func() error { return cdi.KeepHook(a.deps.HookSource, hook) }
 	}
-	a.devices.cdi = cdisync.New(cdisync.Deps{
+	a.devices.cdi = cdi.NewSyncer(cdi.SyncerDeps{
 		Writer: cdi.New(cdi.Deps{
 			Dir:    a.config.CDIDir,
 			Roots:  a.deps.Hardware.CDI,

@@ -1,29 +1,19 @@
-// Package injection computes what a container gets with each device, and what the configuration adds to the CDI spec.
-// All results are computed from memory at each call.
-//
-// It guarantees that a device that is not in the CDI spec on disk is not reported as injectable, and that an MPS
-// replica is ready only while its daemon is.
-//
-// It has no goroutine: nothing wakes it, it writes nothing, and it waits for nothing. It must not import a front end,
-// the inventory or the ledger.
-package injection
+package cdi
 
 import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/cdi"
-	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Deps are the dependencies of a Source. The functions must only read memory.
-type Deps struct {
+// InjectionDeps are the dependencies of a InjectionSource. The functions must only read memory.
+type InjectionDeps struct {
 	// UsesCDI is true when the container runtime injects devices by their CDI names.
 	UsesCDI bool
 	// Plain are the vendors whose devices are injected as device nodes alone: no CDI spec has them.
 	Plain map[string]bool
-	// MPSRoot is the directory of the MPS daemons.
-	MPSRoot string
+	// MPSDirs returns the directories of a GPU's MPS daemon: of its pipes, and its /dev/shm.
+	MPSDirs func(gpu.UUID) (pipe, shm string)
 	// Config returns the configuration in force.
 	Config func() *v1alpha1.AgentConfig
 	// Names returns the unqualified names of the devices in the CDI spec on disk. Known is false until it and the other
@@ -37,15 +27,17 @@ type Deps struct {
 	Ending func(gpu.UUID) string
 }
 
-// Source returns what can be injected. Create it with New.
-type Source struct{ deps Deps }
+// InjectionSource computes what a container gets with each device, and what the configuration adds to the CDI spec, from memory at each
+// call. A device that is not in the CDI spec on disk is not injectable, and an MPS replica is ready only while its daemon is. Create it
+// with NewInjectionSource.
+type InjectionSource struct{ deps InjectionDeps }
 
-// New returns a Source.
-func New(deps Deps) *Source { return &Source{deps} }
+// NewInjectionSource returns a InjectionSource.
+func NewInjectionSource(deps InjectionDeps) *InjectionSource { return &InjectionSource{deps} }
 
 // Known reports whether it is known which devices of all vendors can be injected. Without a CDI strategy and IMEX channels
 // nothing depends on the host's files.
-func (s *Source) Known() bool {
+func (s *InjectionSource) Known() bool {
 	if !s.deps.UsesCDI && len(s.deps.Config().IMEX.ChannelIDs) == 0 {
 		return true
 	}
@@ -56,11 +48,11 @@ func (s *Source) Known() bool {
 // Injectable reports whether the container runtime can inject a device of a vendor: it needs the device in the CDI spec, where
 // it injects by CDI. No device is injectable before that is known; a plain vendor's device always is, whatever the files
 // of the others do.
-func (s *Source) Injectable(vendor string, key gpu.DeviceKey) bool {
+func (s *InjectionSource) Injectable(vendor string, key gpu.DeviceKey) bool {
 	return s.deps.Plain[vendor] || s.Known() && s.has(string(key.Device()))
 }
 
-func (s *Source) has(name string) bool {
+func (s *InjectionSource) has(name string) bool {
 	if !s.deps.UsesCDI {
 		return true
 	}
@@ -70,7 +62,7 @@ func (s *Source) has(name string) bool {
 
 // Injection returns what a container gets with a device in a use in addition to the device itself, and why that is not
 // possible now; empty when it is. What a claim wants is not in the use of its device.
-func (s *Source) Injection(key gpu.DeviceKey, use offer.Use) (offer.Injection, string) {
+func (s *InjectionSource) Injection(key gpu.DeviceKey, use offer.Use) (offer.Injection, string) {
 	switch {
 	case use.Mode == offer.MPS:
 		return s.MPS(key.GPU)
@@ -81,14 +73,15 @@ func (s *Source) Injection(key gpu.DeviceKey, use offer.Use) (offer.Injection, s
 }
 
 // MPS returns what a container needs to be a client of a GPU's MPS daemon, and why it cannot be one now; empty when it can.
-func (s *Source) MPS(id gpu.UUID) (offer.Injection, string) {
-	pipe, name := cdi.MPSPipePath(id), cdi.MPSName(id)
+func (s *InjectionSource) MPS(id gpu.UUID) (offer.Injection, string) {
+	pipe, name := MPSPipePath(id), MPSName(id)
+	pipeDir, shmDir := s.deps.MPSDirs(id)
 	injection := offer.Injection{
-		CDIDevices: []string{cdi.QualifiedName(name)},
-		Envs:       map[string]string{cdi.MPSPipeVariable: pipe},
+		CDIDevices: []string{QualifiedName(name)},
+		Envs:       map[string]string{MPSPipeVariable: pipe},
 		Mounts: []offer.Mount{
-			{HostPath: mps.PipeDir(s.deps.MPSRoot, id), ContainerPath: pipe},
-			{HostPath: mps.ShmDir(s.deps.MPSRoot, id), ContainerPath: cdi.MPSShmPath},
+			{HostPath: pipeDir, ContainerPath: pipe},
+			{HostPath: shmDir, ContainerPath: MPSShmPath},
 		},
 	}
 	why := s.deps.WithoutDaemon(id)
@@ -100,17 +93,17 @@ func (s *Source) MPS(id gpu.UUID) (offer.Injection, string) {
 
 // Extras returns what the configuration adds to the CDI spec. The directories of an MPS daemon are in the spec only
 // while it is ready: before, they may not exist.
-func (s *Source) Extras() cdi.Extras {
+func (s *InjectionSource) Extras() Extras {
 	config := s.deps.Config()
-	extras := cdi.Extras{
+	extras := Extras{
 		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
 		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
 	}
 	for _, unit := range s.deps.MPSUnits() {
 		id := unit.Key.GPU
 		if s.deps.WithoutDaemon(id) == "" {
-			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(s.deps.MPSRoot, id),
-				ShmDir: mps.ShmDir(s.deps.MPSRoot, id)})
+			pipeDir, shmDir := s.deps.MPSDirs(id)
+			extras.MPS = append(extras.MPS, MPSDevice{GPU: id, PipeDir: pipeDir, ShmDir: shmDir})
 		}
 	}
 	return extras

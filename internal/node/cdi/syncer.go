@@ -1,17 +1,4 @@
-// Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an actor of its own,
-// because a step of it may take as long as the file systems that it reads.
-//
-// What wakes it: a settlement of the use of the devices, which follows each change of the inventory and of the
-// configuration; Recheck, when the MPS daemons have changed; another program that removes or changes the spec or the hook program; and a
-// tick every minute, since the driver's files change without any of these.
-//
-// What it writes: the CDI spec, through [cdi.Writer]; the hook program, if it was removed; the problems of the sources "cdi" and
-// "cdi-spec"; and [Injection], which has the devices that the spec on disk can inject.
-//
-// What it never waits for: the API server, the driver, the ledger, the kubelet. All file calls are made by one
-// goroutine beside the loop, at most one at a time. Nothing waits for this package: a file call that hangs leaves the
-// last spec in force and is reported as CDI_SPEC_KEPT.
-package cdisync
+package cdi
 
 import (
 	"context"
@@ -29,24 +16,21 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 const (
-	// Resync is the time between two comparisons of the spec with the driver's files without an event.
-	Resync = time.Minute
-	// Deadline is how long one comparison may take before it is reported.
-	Deadline = 20 * time.Second
+	// ResyncInterval is the time between two comparisons of the spec with the driver's files without an event.
+	ResyncInterval = time.Minute
+	// SyncDeadline is how long one comparison may take before it is reported.
+	SyncDeadline = 20 * time.Second
 )
 
-// Writer renders and writes the spec; *[cdi.Writer] is one.
-type Writer interface {
-	Sync(ctx context.Context, snapshot *gpu.Snapshot, extras cdi.Extras) (changed bool, err error)
+// SpecWriter renders and writes the spec; [Writer] is one.
+type SpecWriter interface {
+	Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) (changed bool, err error)
 	Problems() []gpu.Cause
 }
-
-var _ Writer = (*cdi.Writer)(nil)
 
 // Hardware is the inventory.
 type Hardware interface {
@@ -54,16 +38,16 @@ type Hardware interface {
 	Ready() <-chan struct{}
 }
 
-// Deps are the dependencies of a Syncer.
-type Deps struct {
-	Writer Writer
-	// Dir is the CDI directory that Writer writes to.
+// SyncerDeps are the dependencies of a Syncer.
+type SyncerDeps struct {
+	Writer SpecWriter
+	// Dir is the CDI directory that SpecWriter writes to.
 	Dir string
 	// DevRoot is where this process sees the root of dev/.
 	DevRoot  string
 	Hardware Hardware
 	// Extras returns the configuration's additions to the spec, from memory.
-	Extras func() cdi.Extras
+	Extras func() Extras
 	// Settled subscribes to changes of the hardware and of what Extras follows from, with one signal where one leads to the other.
 	Settled func() *signal.Subscription
 	// Hook installs the hook program again if it was removed; nil for none.
@@ -85,24 +69,34 @@ type Injection struct {
 	IMEXChannels []int
 }
 
-// status is what the last comparison found; its problems have the one that the spec could not be read.
-type status struct {
+// syncStatus is what the last comparison found; its problems have the one that the spec could not be read.
+type syncStatus struct {
 	fingerprint string
 	problems    []gpu.Cause
 }
 
-// Syncer is the actor. Create it with New, start it with Run.
+// Syncer keeps the node's CDI spec in line with the hardware and the configuration. Create it with NewSyncer, start it with Run.
+//
+// What wakes it: a settlement of the use of the devices, which follows each change of the inventory and of the configuration; Recheck, when
+// the MPS daemons have changed; another program that removes or changes the spec or the hook program; and a tick every minute, since the
+// driver's files change without any of these.
+//
+// What it writes: the CDI spec, through [Writer]; the hook program, if it was removed; the problems of the sources "cdi" and "cdi-spec";
+// and [Injection], which has the devices that the spec on disk can inject.
+//
+// All file calls are made by one goroutine beside the loop, at most one at a time, and nothing waits for it: a file call that hangs leaves
+// the last spec in force and is reported as CDI_SPEC_KEPT.
 type Syncer struct {
-	deps    Deps
+	deps    SyncerDeps
 	wake    *signal.Signal
 	current atomic.Pointer[Injection]
-	status  atomic.Pointer[status]
+	status  atomic.Pointer[syncStatus]
 	// compared is signalled when Status has changed.
 	compared signal.Broadcast
 }
 
-// New returns a Syncer; it touches nothing.
-func New(deps Deps) *Syncer {
+// NewSyncer returns a Syncer; it touches nothing.
+func NewSyncer(deps SyncerDeps) *Syncer {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
@@ -138,8 +132,8 @@ func (s *Syncer) SubscribeStatus() *signal.Subscription { return s.compared.Subs
 // Recheck signals that Extras may have changed. It never waits.
 func (s *Syncer) Recheck() { s.wake.Set() }
 
-// outcome is the result of one comparison.
-type outcome struct {
+// syncOutcome is the result of one comparison.
+type syncOutcome struct {
 	injection Injection
 	// unreadable is true when the spec could not be read back; the names are not known then.
 	unreadable  error
@@ -151,7 +145,7 @@ type outcome struct {
 func (s *Syncer) Run(ctx context.Context) error {
 	settled := s.deps.Settled()
 	defer settled.Close()
-	resync := s.deps.Clock.NewTicker(Resync)
+	resync := s.deps.Clock.NewTicker(ResyncInterval)
 	defer resync.Stop()
 	var touched <-chan struct{}
 	if s.deps.Watch != nil {
@@ -161,13 +155,13 @@ func (s *Syncer) Run(ctx context.Context) error {
 		default:
 		}
 	}
-	done := make(chan outcome, 1)
+	done := make(chan syncOutcome, 1)
 	var late <-chan time.Time
 	// due: something has changed since the last comparison began.
 	due, running := false, false
 	for ready := s.deps.Hardware.Ready(); ; {
 		if due && ready == nil && !running {
-			due, running, late = false, true, s.deps.Clock.After(Deadline)
+			due, running, late = false, true, s.deps.Clock.After(SyncDeadline)
 			go func() { done <- s.compare(ctx) }()
 		}
 		select {
@@ -186,7 +180,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-late:
 			late = nil
 			s.deps.Report("cdi", gpu.Cause{Code: "CDI_SPEC_KEPT", Message: fmt.Sprintf("the CDI spec is not compared with the driver's files: "+
-				"a file call below %s or %s has not returned within %s; the last spec stays in force", s.deps.Dir, s.deps.DevRoot, Deadline)})
+				"a file call below %s or %s has not returned within %s; the last spec stays in force", s.deps.Dir, s.deps.DevRoot, SyncDeadline)})
 		case result := <-done:
 			running, late = false, nil
 			s.apply(result)
@@ -195,11 +189,11 @@ func (s *Syncer) Run(ctx context.Context) error {
 }
 
 // compare makes all the file calls.
-func (s *Syncer) compare(ctx context.Context) outcome {
-	ctx, cancel := context.WithTimeout(ctx, Deadline)
+func (s *Syncer) compare(ctx context.Context) syncOutcome {
+	ctx, cancel := context.WithTimeout(ctx, SyncDeadline)
 	defer cancel()
 	extras := s.deps.Extras()
-	var result outcome
+	var result syncOutcome
 	result.injection.IMEXChannels = s.channels(extras.IMEXChannels)
 	var hook []gpu.Cause
 	if err := s.deps.Hook(); err != nil {
@@ -208,7 +202,7 @@ func (s *Syncer) compare(ctx context.Context) outcome {
 	// An error is among the problems.
 	_, _ = s.deps.Writer.Sync(ctx, s.deps.Hardware.Current(), extras)
 	result.problems = append(s.deps.Writer.Problems(), hook...)
-	spec, err := cdi.ReadSpec(s.deps.Dir)
+	spec, err := ReadSpec(s.deps.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		result.unreadable = err
 		return result
@@ -236,7 +230,7 @@ func (s *Syncer) channels(wanted []int) []int {
 }
 
 // apply reports the problems, and calls Changed when the injection has changed.
-func (s *Syncer) apply(result outcome) {
+func (s *Syncer) apply(result syncOutcome) {
 	s.deps.Report("cdi", result.problems...)
 	s.note(result)
 	before := s.current.Load()
@@ -257,8 +251,8 @@ func (s *Syncer) apply(result outcome) {
 }
 
 // note keeps the status.
-func (s *Syncer) note(result outcome) {
-	next := &status{result.fingerprint, result.problems}
+func (s *Syncer) note(result syncOutcome) {
+	next := &syncStatus{result.fingerprint, result.problems}
 	if result.unreadable != nil {
 		next.problems = append(slices.Clone(next.problems), gpu.Cause{Code: "CDI_SPEC_UNREADABLE", Message: result.unreadable.Error()})
 	}

@@ -1,4 +1,4 @@
-package cdisync_test
+package cdi_test
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -58,7 +57,7 @@ func (w *writer) Problems() []gpu.Cause { return w.problems }
 
 // world is a Syncer with its dependencies.
 type world struct {
-	*cdisync.Syncer
+	*cdi.Syncer
 	hardware *inventory.Inventory
 	source   *source
 	writer   *writer
@@ -85,7 +84,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.hardware = inventory.New(inventory.Deps{Vendors: []inventory.Source{w.source}, Clock: clock.RealClock{}, Poll: time.Hour, Deadline: time.Hour})
-	w.Syncer = cdisync.New(cdisync.Deps{
+	w.Syncer = cdi.NewSyncer(cdi.SyncerDeps{
 		Writer: w.writer, Dir: w.writer.dir, DevRoot: dev, Hardware: w.hardware,
 		Extras:  func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
 		Settled: w.settled.Subscribe,
@@ -123,7 +122,7 @@ func (w *world) scan(id gpu.UUID) {
 	synctest.Wait()
 }
 
-func (w *world) poke() {
+func (w *world) wake() {
 	w.Recheck()
 	synctest.Wait()
 }
@@ -132,12 +131,12 @@ func (w *world) poke() {
 func TestOneComparisonPerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.poke()
+		w.wake()
 		if w.writer.syncs.Load() != 0 || w.Current() != nil {
 			t.Errorf("before the first scan: %d comparisons, %v; want none", w.writer.syncs.Load(), w.Current())
 		}
 		w.scan("GPU-a")
-		want := &cdisync.Injection{Names: map[string]bool{"GPU-a": true}, IMEXChannels: []int{3}}
+		want := &cdi.Injection{Names: map[string]bool{"GPU-a": true}, IMEXChannels: []int{3}}
 		if diff := cmp.Diff(want, w.Current()); diff != "" {
 			t.Errorf("what can be injected (-want +got):\n%s", diff)
 		}
@@ -150,10 +149,10 @@ func TestOneComparisonPerEvent(t *testing.T) {
 			syncs   int64
 			changed int64
 		}{
-			{"a poke without effect", w.poke, 1, 0},
+			{"a wake without effect", w.wake, 1, 0},
 			{"a change of the use", func() { w.settled.Set(); synctest.Wait() }, 2, 0},
 			{"another GPU", func() { w.change("GPU-b") }, 3, 1},
-			{"the tick of a minute", func() { time.Sleep(cdisync.Resync); synctest.Wait() }, 4, 1},
+			{"the tick of a minute", func() { time.Sleep(cdi.ResyncInterval); synctest.Wait() }, 4, 1},
 		}
 		for _, step := range steps {
 			step.do()
@@ -177,12 +176,12 @@ func TestAFileThatHangs(t *testing.T) {
 		w.writer.hang = make(chan struct{})
 		w.writer.syncs.Store(1)
 		for range 3 {
-			w.poke()
+			w.wake()
 		}
 		if w.writer.syncs.Load() != 2 {
 			t.Errorf("%d comparisons, want that of the scan and the one that hangs", w.writer.syncs.Load())
 		}
-		time.Sleep(cdisync.Deadline)
+		time.Sleep(cdi.SyncDeadline)
 		synctest.Wait()
 		if got := w.problems["cdi"]; len(got) != 1 || got[0].Code != "CDI_SPEC_KEPT" {
 			t.Errorf("problems are %v, want CDI_SPEC_KEPT", got)
@@ -198,7 +197,7 @@ func TestAFileThatHangs(t *testing.T) {
 			t.Errorf("after the end of the hang: problems %v and %d comparisons, want none and one more for what came meanwhile", got, w.writer.syncs.Load())
 		}
 		w.writer.hang = make(chan struct{})
-		w.poke()
+		w.wake()
 		began := time.Now()
 		w.end()
 		if err := <-w.done; err != nil || time.Since(began) != 0 {
@@ -220,7 +219,7 @@ func TestSpecThatCannotBeReadBack(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(w.writer.dir, cdi.FileName), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		w.poke()
+		w.wake()
 		if got := w.problems["cdi-spec"]; len(got) != 1 || got[0].Code != "CDI_SPEC_UNREADABLE" || !w.Current().Names["GPU-a"] {
 			t.Errorf("problems %v, names %v; want CDI_SPEC_UNREADABLE and the names of before", got, w.Current().Names)
 		}
