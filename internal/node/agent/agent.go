@@ -32,7 +32,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
-	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/metrics"
@@ -96,7 +95,7 @@ type node struct {
 	sync      *kubeletsync.Sync
 	ledger    *ledger.Ledger
 	grants    *grants.Grants
-	kubelet   *kubeletconfig.Follower
+	kubelet   *hostruntime.KubeletFollower
 	host      *hostruntime.Follower
 }
 

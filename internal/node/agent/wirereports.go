@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/gate"
-	"github.com/berth-gpu/berth/internal/node/kubeletconfig"
+	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
@@ -131,7 +131,7 @@ func (a *Agent) wireReports() error {
 		wanted.Timestamp = a.deps.Clock.Now()
 	}
 	a.reports.labels = labels.NewSyncer(wanted)
-	a.node.kubelet = kubeletconfig.New(kubeletconfig.Deps{
+	a.node.kubelet = hostruntime.FollowKubelet(hostruntime.KubeletDeps{
 		KubeletDir: a.config.KubeletDir,
 		ProcRoot:   "/proc",
 		Clock:      a.deps.Clock,

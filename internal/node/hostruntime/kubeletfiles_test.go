@@ -1,4 +1,4 @@
-package kubeletconfig
+package hostruntime
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ func (m machine) inside(path string) string {
 }
 
 func (m machine) policy() (string, error) {
-	p, err := inspect(m.proc, testPID)
+	p, err := inspectKubelet(m.proc, testPID)
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +163,7 @@ func TestInspectRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, err := inspect(t.TempDir(), testPID); err == nil {
+	if _, err := inspectKubelet(t.TempDir(), testPID); err == nil {
 		t.Error("a process that does not exist was read")
 	}
 }
@@ -237,7 +237,7 @@ func FuzzFlag(f *testing.F) {
 	f.Add("--topology_manager_policy = none")
 	f.Add("-_config __config _-config") // an underscore in front of the name is no dash: found by this test
 	f.Fuzz(func(t *testing.T, line string) {
-		value, set := flag(strings.Split(line, " "), "config")
+		value, set := flag(strings.Split(line, " "), "--config")
 		if !strings.Contains(line, value) || set && !strings.Contains(line, "--config") {
 			t.Errorf("%q has the value %q, %v", line, value, set)
 		}

@@ -1,4 +1,4 @@
-package kubeletconfig
+package hostruntime
 
 import (
 	"errors"
@@ -31,12 +31,12 @@ const (
 )
 
 // topologyManagerPolicy returns the policy of a kubelet.
-func (p *process) topologyManagerPolicy() (string, error) {
+func (p *kubeletProcess) topologyManagerPolicy() (string, error) {
 	policy, err := p.fromFiles()
 	if err != nil {
 		return "", err
 	}
-	if value, set := flag(p.args, "topology-manager-policy"); set {
+	if value, set := flag(p.args, "--topology-manager-policy"); set {
 		policy = value
 	} else if policy == "" {
 		policy = PolicyNone
@@ -48,15 +48,15 @@ func (p *process) topologyManagerPolicy() (string, error) {
 }
 
 // fromFiles returns what the kubelet's files say; empty when they say nothing.
-func (p *process) fromFiles() (string, error) {
+func (p *kubeletProcess) fromFiles() (string, error) {
 	from := files{root: filepath.Join(p.dir, "root"), unchanged: p.unchanged}
 	var err error
-	if path, set := flag(p.args, "config"); set && path != "" {
+	if path, set := flag(p.args, "--config"); set && path != "" {
 		if from.file, err = p.absolute(path); err != nil {
 			return "", err
 		}
 	}
-	if dir, set := flag(p.args, "config-dir"); set && dir != "" {
+	if dir, set := flag(p.args, "--config-dir"); set && dir != "" {
 		if from.dir, err = p.absolute(dir); err != nil {
 			return "", err
 		}
@@ -189,7 +189,7 @@ func (f files) read(path string) ([]byte, error) {
 }
 
 // absolute returns the path of a file in the kubelet's root.
-func (p *process) absolute(path string) (string, error) {
+func (p *kubeletProcess) absolute(path string) (string, error) {
 	if filepath.IsAbs(path) {
 		return filepath.Clean(path), nil
 	}
@@ -201,7 +201,7 @@ func (p *process) absolute(path string) (string, error) {
 }
 
 // unchanged returns an error for a file or directory that was changed, moved or renamed after the kubelet had started.
-func (p *process) unchanged(path string, info fs.FileInfo) error {
+func (p *kubeletProcess) unchanged(path string, info fs.FileInfo) error {
 	at := info.ModTime()
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		if inode := time.Unix(stat.Ctim.Unix()); inode.After(at) {

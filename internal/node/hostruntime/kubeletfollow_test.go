@@ -1,4 +1,4 @@
-package kubeletconfig
+package hostruntime
 
 import (
 	"bufio"
@@ -81,7 +81,7 @@ func TestFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	f := New(Deps{KubeletDir: dir, ProcRoot: "/proc", Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	f := FollowKubelet(KubeletDeps{KubeletDir: dir, ProcRoot: "/proc", Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	changes := f.Subscribe()
 	defer changes.Close()
 	<-changes.C() // A subscription is signalled when it is made.
@@ -156,7 +156,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		dir := t.TempDir()
 		var log lines
-		f := New(Deps{KubeletDir: dir, ProcRoot: "/proc", Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		f := FollowKubelet(KubeletDeps{KubeletDir: dir, ProcRoot: "/proc", Clock: clock.RealClock{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
 		synctest.Wait()
@@ -171,7 +171,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			time.Sleep(lookInterval)
+			time.Sleep(kubeletLookInterval)
 			synctest.Wait()
 		}
 		if count := strings.Count(log.String(), "\n"); count != 2 || !strings.Contains(log.String(), "connection refused") {

@@ -1,4 +1,4 @@
-package kubeletconfig
+package hostruntime
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// lookInterval is the time between two looks at the kubelet's socket. A look at a socket that is the same reads its attributes only.
-const lookInterval = 10 * time.Second
+// kubeletLookInterval is the time between two looks at the kubelet's socket. A look at a socket that is the same reads its attributes only.
+const kubeletLookInterval = 10 * time.Second
 
-// Deps are the dependencies of a Follower.
-type Deps struct {
+// KubeletDeps are the dependencies of a KubeletFollower.
+type KubeletDeps struct {
 	// KubeletDir is the kubelet's root directory.
 	KubeletDir string
 	// ProcRoot is where the machine's /proc is.
@@ -28,54 +28,54 @@ type Deps struct {
 	Log      *slog.Logger
 }
 
-// Follower knows the policy of the kubelet that runs, also after its restart. Create it with New, start it with Run.
-type Follower struct {
-	deps    Deps
+// KubeletFollower knows the policy of the kubelet that runs, also after its restart. Create it with FollowKubelet, start it with Run.
+type KubeletFollower struct {
+	deps    KubeletDeps
 	socket  string
 	policy  atomic.Pointer[string]
 	changed signal.Broadcast
 
 	// read is the socket of the kubelet whose policy is known; zero for none.
-	read identity
+	read socketIdentity
 	// said is the last reason in the log.
 	said string
 }
 
-// identity tells the socket of one kubelet from that of the next: each kubelet makes it again when it starts.
-type identity struct {
+// socketIdentity tells the socket of one kubelet from that of the next: each kubelet makes it again when it starts.
+type socketIdentity struct {
 	device  uint64
 	inode   uint64
 	changed syscall.Timespec
 }
 
-// New returns a Follower; nothing is read yet.
-func New(deps Deps) *Follower {
-	f := &Follower{deps: deps, socket: filepath.Join(deps.KubeletDir, "device-plugins", "kubelet.sock")}
+// FollowKubelet returns a KubeletFollower; nothing is read yet.
+func FollowKubelet(deps KubeletDeps) *KubeletFollower {
+	f := &KubeletFollower{deps: deps, socket: filepath.Join(deps.KubeletDir, "device-plugins", "kubelet.sock")}
 	f.policy.Store(new(string))
 	return f
 }
 
 // TopologyManagerPolicy returns the policy of the topology manager: PolicyNone or another of the four, or empty while it is not known.
-func (f *Follower) TopologyManagerPolicy() string { return *f.policy.Load() }
+func (f *KubeletFollower) TopologyManagerPolicy() string { return *f.policy.Load() }
 
 // Subscribe signals changes of the policy.
-func (f *Follower) Subscribe() *signal.Subscription { return f.changed.Subscribe() }
+func (f *KubeletFollower) Subscribe() *signal.Subscription { return f.changed.Subscribe() }
 
 // Run reads the policy of each kubelet that starts, until ctx ends. It waits for the kubelet; while none runs, the policy of the last one
 // is kept. The reason why a policy cannot be read is logged once.
-func (f *Follower) Run(ctx context.Context) error {
+func (f *KubeletFollower) Run(ctx context.Context) error {
 	for {
 		f.look()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.deps.Clock.After(lookInterval):
+		case <-f.deps.Clock.After(kubeletLookInterval):
 		}
 	}
 }
 
 // look reads the policy unless that of this kubelet is known.
-func (f *Follower) look() {
+func (f *KubeletFollower) look() {
 	now, err := identify(f.socket)
 	if err == nil && now == f.read {
 		return
@@ -85,7 +85,7 @@ func (f *Follower) look() {
 		policy, err = f.ask()
 	}
 	if !errors.Is(err, errNotServed) {
-		f.read = identity{}
+		f.read = socketIdentity{}
 		if err == nil {
 			f.read = now
 		}
@@ -95,7 +95,7 @@ func (f *Follower) look() {
 }
 
 // say logs a policy, and the reason why there is none unless it is the last one in the log.
-func (f *Follower) say(policy string, err error) {
+func (f *KubeletFollower) say(policy string, err error) {
 	if err == nil {
 		f.said = ""
 		f.deps.Log.Info("Read the kubelet's topology manager policy", "policy", policy)
@@ -108,7 +108,7 @@ func (f *Follower) say(policy string, err error) {
 }
 
 // set changes the policy.
-func (f *Follower) set(policy string) {
+func (f *KubeletFollower) set(policy string) {
 	if f.TopologyManagerPolicy() == policy {
 		return
 	}
@@ -117,27 +117,27 @@ func (f *Follower) set(policy string) {
 }
 
 // ask reads the policy of the kubelet that listens now.
-func (f *Follower) ask() (string, error) {
-	connection, pid, err := peer(f.socket)
+func (f *KubeletFollower) ask() (string, error) {
+	connection, pid, err := socketPeer(f.socket)
 	if err != nil {
 		return "", err
 	}
 	defer connection.Close()
-	found, err := inspect(f.deps.ProcRoot, pid)
+	found, err := inspectKubelet(f.deps.ProcRoot, pid)
 	if err != nil {
 		return "", err
 	}
 	return found.topologyManagerPolicy()
 }
 
-func identify(socket string) (identity, error) {
+func identify(socket string) (socketIdentity, error) {
 	info, err := os.Stat(socket)
 	if err != nil {
-		return identity{}, errors.Join(errNotServed, err)
+		return socketIdentity{}, errors.Join(errNotServed, err)
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return identity{}, errors.New("the file system says nothing of the socket")
+		return socketIdentity{}, errors.New("the file system says nothing of the socket")
 	}
-	return identity{device: uint64(stat.Dev), inode: stat.Ino, changed: stat.Ctim}, nil
+	return socketIdentity{device: uint64(stat.Dev), inode: stat.Ino, changed: stat.Ctim}, nil
 }

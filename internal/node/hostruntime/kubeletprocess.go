@@ -1,4 +1,4 @@
-package kubeletconfig
+package hostruntime
 
 import (
 	"errors"
@@ -26,8 +26,8 @@ const (
 // errNotServed means that no kubelet listens on the socket.
 var errNotServed = errors.New("no kubelet listens")
 
-// process is a running kubelet.
-type process struct {
+// kubeletProcess is a running kubelet.
+type kubeletProcess struct {
 	// dir is its /proc/PID.
 	dir string
 	// args are its arguments without the program's name.
@@ -35,9 +35,9 @@ type process struct {
 	started time.Time
 }
 
-// peer connects to a socket and returns the PID of the process that listens on it. While the connection is open, the PID is that
+// socketPeer connects to a socket and returns the PID of the process that listens on it. While the connection is open, the PID is that
 // process': closing lets the caller do so. The error is errNotServed when there is none.
-func peer(socket string) (connection net.Conn, pid int, err error) {
+func socketPeer(socket string) (connection net.Conn, pid int, err error) {
 	connection, err = net.DialTimeout("unix", socket, dialWithin)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", errNotServed, err)
@@ -72,13 +72,13 @@ func listenerOf(connection net.Conn) (int, error) {
 	return int(credentials.Pid), nil
 }
 
-// inspect reads the arguments of a process, which has to be a kubelet, and when it started.
-func inspect(procRoot string, pid int) (*process, error) {
+// inspectKubelet reads the arguments of a process, which has to be a kubelet, and when it started.
+func inspectKubelet(procRoot string, pid int) (*kubeletProcess, error) {
 	argv, err := kubelet.CommandLine(procRoot, pid)
 	if err != nil {
 		return nil, err
 	}
-	args, ok := arguments(argv)
+	args, ok := kubeletArguments(argv)
 	if !ok {
 		return nil, fmt.Errorf("the kubelet is part of the program %q (process %d), whose configuration is not known", argv[0], pid)
 	}
@@ -90,14 +90,14 @@ func inspect(procRoot string, pid int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &process{
+	return &kubeletProcess{
 		dir: filepath.Join(procRoot, strconv.Itoa(pid)), args: args,
 		started: booted.Add(time.Duration(ticks/ticksPerSecond) * time.Second),
 	}, nil
 }
 
-// arguments returns the flags of a kubelet. The program is the kubelet, or one whose first argument chooses it.
-func arguments(argv []string) (flags []string, ok bool) {
+// kubeletArguments returns the flags of a kubelet. The program is the kubelet, or one whose first argument chooses it.
+func kubeletArguments(argv []string) (flags []string, ok bool) {
 	const name = "kubelet"
 	switch {
 	case len(argv) > 0 && filepath.Base(argv[0]) == name:
@@ -106,23 +106,6 @@ func arguments(argv []string) (flags []string, ok bool) {
 		return argv[2:], true
 	}
 	return nil, false
-}
-
-// flag returns the last value of a flag. In its name _ is the same as -. An argument counts as a flag also where it is the value of the
-// flag before it: no value of a kubelet's flag begins with --config or --topology.
-func flag(args []string, wanted string) (value string, set bool) {
-	for i, arg := range args {
-		name, text, inSame := strings.Cut(arg, "=")
-		name, isFlag := strings.CutPrefix(name, "--")
-		if !isFlag || strings.ReplaceAll(name, "_", "-") != wanted {
-			continue
-		}
-		if !inSame && i+1 < len(args) {
-			text = args[i+1]
-		}
-		value, set = text, true
-	}
-	return value, set
 }
 
 // bootTime reads when the machine started, to the second, from procRoot/stat.
