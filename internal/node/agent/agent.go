@@ -13,7 +13,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
-	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
@@ -94,7 +93,7 @@ type node struct {
 	pods      *podwatch.Watch
 	sync      *kubeletsync.Sync
 	ledger    *ledger.Ledger
-	grants    *grants.Grants
+	grants    *kubeletsync.Grants
 	kubelet   *hostruntime.KubeletFollower
 	host      *hostruntime.Follower
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
-	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -114,9 +113,10 @@ func (a *Agent) wireDevices() error {
 		KubeletDir: a.config.KubeletDir,
 		State:      noted(a.deps.Fault, "deviceplugin", a.advertised),
 		Changed:    a.devices.allocatable.Subscribe().C(),
-		Ledger:     grants.Holders{Ledger: a.node.ledger, Grants: a.node.grants},
-		Hardware:   func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
-		Holdings:   func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
+		Ledger:     a.node.ledger,
+		Grants:     a.node.grants,
+		Hardware:   a.node.inventory.Subscribe,
+		Holdings:   a.node.ledger.Subscribe,
 		Strategy: deviceplugin.Strategy{
 			ID:               a.config.DeviceIDStrategy,
 			PassDeviceSpecs:  a.config.PassDeviceSpecs,

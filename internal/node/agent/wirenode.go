@@ -8,12 +8,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
-	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
-	"github.com/berth-gpu/berth/internal/node/agent/nodeview"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
@@ -90,14 +88,14 @@ func (a *Agent) wireLedger() error {
 		Start:     a.deps.Clock.Now(),
 		Log:       a.log("podwatch"),
 	})
-	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
+	a.node.grants = kubeletsync.NewGrants(kubeletsync.GrantsDeps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
 	names := func() []string { return a.devices.allocatable.ResourceNames() }
 	a.node.host = hostruntime.Follow(hostruntime.FollowerDeps{
 		Deps:  hostruntime.Deps{HostRoot: a.config.HostRoot, Proc: "/proc", ContainerdState: a.config.ContainerdStateDir},
 		Clock: a.deps.Clock,
 		Log:   a.log("hostruntime"),
 	})
-	view := nodeview.New(nodeview.Deps{
+	view := kubeletsync.NewReader(kubeletsync.ReaderDeps{
 		KubeletDir: a.config.KubeletDir,
 		Pods:       a.node.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{

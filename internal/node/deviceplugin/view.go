@@ -231,7 +231,7 @@ func (v *view) list(ledger Ledger) (*pluginapi.ListAndWatchResponse, int) {
 	for i := range v.devices {
 		d := &v.devices[i]
 		health := pluginapi.Unhealthy
-		if block, blocked := ledger.Blocked(v.resource, d.Key); d.Health.Allocatable() && !(blocked && block.Unhealthy) {
+		if block, blocked := ledger.BlockedBy(v.resource, d.Key); d.Health.Allocatable() && !(blocked && block.Unseen) {
 			health = pluginapi.Healthy
 			healthy++
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
-	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
+	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
@@ -151,7 +151,7 @@ func mayDelete(ctx context.Context, kube kubernetes.Interface, node string) bool
 
 func removeState(dir string) error {
 	err := errors.Join(
-		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
+		allocatable.Remove(dir), inventory.Remove(dir), kubeletsync.RemoveGrants(dir), ledger.Remove(dir), library.Remove(dir),
 		gate.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
 	)
 	removeIfEmpty(dir)

@@ -1,4 +1,4 @@
-package nodeview
+package kubeletsync
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
-// Pods is the watch of this node's pods.
-type Pods interface {
+// ReaderPods is the watch of this node's pods.
+type ReaderPods interface {
 	Pod(uid string) (podwatch.Pod, podwatch.State)
 	Resolve(ctx context.Context, uids []string) error
 	Current() (bool, error)
@@ -37,10 +37,10 @@ type PodResources interface {
 	Get(ctx context.Context, namespace, name string) (kubelet.PodDevices, error)
 }
 
-// Deps are what a Reader reads from.
-type Deps struct {
+// ReaderDeps are what a Reader reads from.
+type ReaderDeps struct {
 	KubeletDir string
-	Pods       Pods
+	Pods       ReaderPods
 	Containers Containers
 	Resources  PodResources
 	// Snapshot is the hardware as last scanned.
@@ -57,7 +57,7 @@ type Deps struct {
 // Reader reads from the node what the ledger's decisions are based on. Its methods may be called by several goroutines;
 // they have the form of the fields of ledger.Deps.
 type Reader struct {
-	deps       Deps
+	deps       ReaderDeps
 	checkpoint *kubelet.CheckpointReader
 
 	mu sync.Mutex
@@ -70,12 +70,12 @@ type Reader struct {
 	// alone is when pods were last read one by one.
 	alone map[string]time.Time
 	gets  []time.Time
-	// names are Deps.Names at the last reading: Pod must not call it, since the ledger calls Pod with its mutex held.
+	// names are ReaderDeps.Names at the last reading: Pod must not call it, since the ledger calls Pod with its mutex held.
 	names []string
 }
 
-// New returns a Reader; nothing is read yet.
-func New(deps Deps) *Reader {
+// NewReader returns a Reader; nothing is read yet.
+func NewReader(deps ReaderDeps) *Reader {
 	return &Reader{
 		deps: deps, checkpoint: kubelet.NewCheckpointReader(deps.KubeletDir),
 		present: map[string]bool{}, seen: map[string]bool{}, listed: map[string]time.Time{}, alone: map[string]time.Time{},

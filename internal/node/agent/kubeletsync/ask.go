@@ -1,4 +1,4 @@
-package nodeview
+package kubeletsync
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package grants
+package kubeletsync
 
 import (
 	"errors"
@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// Remove removes all grants from a state directory. A running container keeps its mount, and a container runtime
+// RemoveGrants removes all grants from a state directory. A running container keeps its mount, and a container runtime
 // creates the folder of a grant again when it needs it. A missing directory is not an error.
-func Remove(stateDir string) error {
-	dir := filepath.Join(stateDir, Folder)
+func RemoveGrants(stateDir string) error {
+	dir := filepath.Join(stateDir, GrantsFolder)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,4 +1,4 @@
-package nodeview
+package kubeletsync
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func (c containers) InPod(uid string) ([]kubelet.Container, bool, error) {
 // error is returned.
 func TestLiving(t *testing.T) {
 	key := gpu.DeviceKey{GPU: "GPU-a"}
-	n := (&world{}).node()
+	n := (&readerWorld{}).node()
 	n.deps.Granted = func(id string) []gpu.DeviceKey { return map[string][]gpu.DeviceKey{"grant": {key}}[id] }
 	n.deps.Containers = containers{all: []kubelet.Container{
 		{ID: "sandbox", PodUID: "p", Sandbox: true}, {ID: "c", PodUID: "p", Namespace: "ns", Pod: "pod", Name: "main", Grants: []string{"grant", "other"}},
@@ -61,7 +61,7 @@ func TestLiving(t *testing.T) {
 func TestAssigned(t *testing.T) {
 	id := gpu.UUID("GPU-11ba558d-3437-2335-2fd8-a78c8502f87f")
 	dir := t.TempDir()
-	n := New(Deps{
+	n := NewReader(ReaderDeps{
 		KubeletDir: dir, Snapshot: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: id}}} },
 		Names: func() []string { return []string{"nvidia.com/gpu"} }, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -98,7 +98,7 @@ func TestAssigned(t *testing.T) {
 func TestPlacement(t *testing.T) {
 	device := gpu.MIGDevice{Partition: gpu.Partition{UUID: "MIG-1"}, Start: 4, Size: 2}
 	unread := gpu.MIGDevice{Partition: gpu.Partition{UUID: "MIG-2"}}
-	n := New(Deps{Snapshot: func() *gpu.Snapshot {
+	n := NewReader(ReaderDeps{Snapshot: func() *gpu.Snapshot {
 		return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", MIG: gpu.MIG{Devices: []gpu.MIGDevice{device, unread}}}, {UUID: "GPU-b"}}}
 	}})
 	for key, want := range map[gpu.DeviceKey]gpu.Placement{

@@ -1,4 +1,4 @@
-package nodeview
+package kubeletsync
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -21,10 +20,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// world has the responses of the fakes.
-type world struct {
+// readerWorld has the responses of the fakes.
+type readerWorld struct {
 	mu      sync.Mutex
 	pods    map[string]podwatch.Pod
 	states  map[string]podwatch.State
@@ -39,20 +36,20 @@ type world struct {
 	delay time.Duration
 }
 
-func (w *world) Pod(uid string) (podwatch.Pod, podwatch.State) {
+func (w *readerWorld) Pod(uid string) (podwatch.Pod, podwatch.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pods[uid], w.states[uid]
 }
 
-func (w *world) Current() (bool, error) {
+func (w *readerWorld) Current() (bool, error) {
 	if w.away {
 		return false, errors.New("no route")
 	}
 	return true, nil
 }
 
-func (w *world) Resolve(ctx context.Context, _ []string) error {
+func (w *readerWorld) Resolve(ctx context.Context, _ []string) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -66,22 +63,22 @@ func (w *world) Resolve(ctx context.Context, _ []string) error {
 	return nil
 }
 
-func (w *world) Live() ([]kubelet.Container, error) { return nil, nil }
-func (w *world) PodUIDs() ([]string, error)         { return w.cgroups, nil }
+func (w *readerWorld) Live() ([]kubelet.Container, error) { return nil, nil }
+func (w *readerWorld) PodUIDs() ([]string, error)         { return w.cgroups, nil }
 
-func (w *world) InPod(uid string) ([]kubelet.Container, bool, error) {
+func (w *readerWorld) InPod(uid string) ([]kubelet.Container, bool, error) {
 	return nil, slices.Contains(w.cgroups, uid), nil
 }
 
-func (w *world) Get(_ context.Context, namespace, name string) (kubelet.PodDevices, error) {
+func (w *readerWorld) Get(_ context.Context, namespace, name string) (kubelet.PodDevices, error) {
 	w.gets++
 	pod := kubelet.PodDevices{Namespace: namespace, Name: name}
 	pod.Containers = []kubelet.ContainerDevices{{Name: "main", Devices: []kubelet.Devices{{Resource: "nvidia.com/gpu", IDs: w.kept[namespace+"/"+name]}}}}
 	return pod, w.getErr
 }
 
-func (w *world) node() *Reader {
-	return New(Deps{
+func (w *readerWorld) node() *Reader {
+	return NewReader(ReaderDeps{
 		Pods: w, Containers: w, Resources: w, Snapshot: func() *gpu.Snapshot { return &gpu.Snapshot{} },
 		Names: func() []string { return []string{"nvidia.com/gpu"} }, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -112,7 +109,7 @@ func TestPodByCgroup(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &world{away: tc.away, pods: map[string]podwatch.Pod{"p": {UID: "p", Static: tc.static}}, states: map[string]podwatch.State{"p": tc.state}}
+				w := &readerWorld{away: tc.away, pods: map[string]podwatch.Pod{"p": {UID: "p", Static: tc.static}}, states: map[string]podwatch.State{"p": tc.state}}
 				n := w.node()
 				for i, cgroups := range tc.looks {
 					if i > 0 {
@@ -142,7 +139,7 @@ func TestAsk(t *testing.T) {
 	handedOn := question("first", "GPU-a")
 	handedOn.All = []string{"first", "main"}
 	tests := map[string]struct {
-		world     *world
+		world     *readerWorld
 		questions []ledger.Question
 		want      []ledger.Question
 		gets      int
@@ -151,41 +148,41 @@ func TestAsk(t *testing.T) {
 		state  ledger.PodState
 	}{
 		"the kubelet still has them": {
-			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-a", "GPU-b"}}},
+			world: &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-a", "GPU-b"}}},
 			gets:  1, state: ledger.PodLiving,
 		},
 		"the kubelet has dropped one": {
-			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
+			world: &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
 			want:  both[:1], gets: 1, state: ledger.PodLiving,
 		},
 		"the kubelet does not have the pod": {
-			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, getErr: kubelet.ErrNoPod},
+			world: &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}, getErr: kubelet.ErrNoPod},
 			want:  both, gets: 1, state: ledger.PodLiving,
 		},
 		"the kubelet does not respond": {
-			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, getErr: errors.New("rate limited")},
+			world: &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}, getErr: errors.New("rate limited")},
 			gets:  maxTries, within: askWithin, state: ledger.PodLiving,
 		},
 		"an init container's devices are never listed": {
-			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}},
+			world:     &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}},
 			questions: []ledger.Question{question("first", "GPU-a")}, within: askWithin, state: ledger.PodLiving,
 		},
 		"the kubelet lists nothing for the other container": {
-			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}},
+			world:     &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}},
 			questions: []ledger.Question{handedOn}, want: []ledger.Question{handedOn}, gets: 1, state: ledger.PodLiving,
 		},
 		"the kubelet lists a device for the other container": {
-			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
+			world:     &readerWorld{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
 			questions: []ledger.Question{handedOn}, gets: 1, state: ledger.PodLiving,
 		},
 		"the API server reports that it is gone": {
-			world: &world{delay: 50 * time.Millisecond}, within: 60 * time.Millisecond, state: ledger.PodEnded,
+			world: &readerWorld{delay: 50 * time.Millisecond}, within: 60 * time.Millisecond, state: ledger.PodEnded,
 		},
 		"a busy API server reports that it is gone": {
-			world: &world{delay: 900 * time.Millisecond}, within: 910 * time.Millisecond, state: ledger.PodEnded,
+			world: &readerWorld{delay: 900 * time.Millisecond}, within: 910 * time.Millisecond, state: ledger.PodEnded,
 		},
 		"the API server hangs": {
-			world: &world{delay: time.Hour}, within: unseenWithin, state: ledger.PodUnknown,
+			world: &readerWorld{delay: time.Hour}, within: unseenWithin, state: ledger.PodUnknown,
 		},
 	}
 	for name, tc := range tests {
@@ -223,7 +220,7 @@ func TestAsk(t *testing.T) {
 // TestGetsAreBounded checks the rate: the kubelet allows 100 Gets per second to all its clients together.
 func TestGetsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{
+		w := &readerWorld{
 			pods:   map[string]podwatch.Pod{"p": {UID: "p", Namespace: "ns", Name: "pod", Containers: []podwatch.Container{{Name: "main"}}}},
 			states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-a"}},
 		}
@@ -240,7 +237,7 @@ func TestGetsAreBounded(t *testing.T) {
 
 // TestPodsGone: of 10,000 pods that come and go nothing is kept.
 func TestPodsGone(t *testing.T) {
-	w := &world{}
+	w := &readerWorld{}
 	n := w.node()
 	for i := range 1000 {
 		w.cgroups = nil

@@ -1,4 +1,4 @@
-package grants
+package kubeletsync
 
 import (
 	"context"
@@ -19,31 +19,31 @@ import (
 const (
 	// grantsInContainer is where a container sees the folder of its grant. No program reads it there.
 	grantsInContainer = "/run/berth/grants"
-	// keepFor is the minimum age of a grant that is removed.
-	keepFor = 10 * time.Minute
+	// keepGrantFor is the minimum age of a grant that is removed.
+	keepGrantFor = 10 * time.Minute
 	// inAdvance is how many grants Run creates in advance; it creates more when fewer than lowest are left. A burst of
 	// Allocates on a node with 8 GPUs therefore wakes it at most once.
-	inAdvance = 16
-	lowest    = inAdvance / 2
+	inAdvance       = 16
+	lowestInAdvance = inAdvance / 2
 	// fillAfter is how long after an Allocate the folders are created: the kubelet waits for the response, and calls
 	// Allocate for a pod's containers and for several pods one after the other.
 	fillAfter = 10 * time.Millisecond
 )
 
-// Folder is the name of the folder of grants in the agent's state directory.
-const Folder = "grants"
+// GrantsFolder is the name of the folder of grants in the agent's state directory.
+const GrantsFolder = "grants"
 
-// Deps are the dependencies of Grants.
-type Deps struct {
+// GrantsDeps are the dependencies of Grants.
+type GrantsDeps struct {
 	// StateDir is the agent's state directory, which has the same path on the host.
 	StateDir string
 	Clock    clock.Clock
 	Log      *slog.Logger
 }
 
-// Grants are the folders of grants. Create it with New, start it with Run.
+// Grants are the folders of grants. Create it with NewGrants, start it with Run.
 type Grants struct {
-	deps Deps
+	deps GrantsDeps
 	dir  string
 	wake *signal.Signal
 
@@ -56,9 +56,9 @@ type Grants struct {
 	owed []string
 }
 
-// New returns the grants of a state directory; it touches nothing.
-func New(deps Deps) *Grants {
-	return &Grants{deps: deps, dir: filepath.Join(deps.StateDir, Folder), wake: signal.New(), taken: map[string]time.Time{}}
+// NewGrants returns the grants of a state directory; it touches nothing.
+func NewGrants(deps GrantsDeps) *Grants {
+	return &Grants{deps: deps, dir: filepath.Join(deps.StateDir, GrantsFolder), wake: signal.New(), taken: map[string]time.Time{}}
 }
 
 // Dir returns the folder of the grants, the same on the host and in this process.
@@ -77,7 +77,7 @@ func (g *Grants) Take() string {
 		g.owed = append(g.owed, id)
 	}
 	g.taken[id] = g.deps.Clock.Now()
-	if len(g.ready) < lowest {
+	if len(g.ready) < lowestInAdvance {
 		g.wake.Set()
 	}
 	return id
@@ -153,7 +153,7 @@ func (g *Grants) kept(now time.Time) map[string]bool {
 		kept[id] = true
 	}
 	for id, at := range g.taken {
-		if now.Sub(at) >= keepFor {
+		if now.Sub(at) >= keepGrantFor {
 			delete(g.taken, id)
 			continue
 		}
@@ -180,7 +180,7 @@ func (g *Grants) Clean(holdings []ledger.Holding, assignments []ledger.Assignmen
 	}
 	for _, entry := range entries {
 		info, err := entry.Info()
-		if err != nil || known[entry.Name()] || now.Sub(info.ModTime()) < keepFor {
+		if err != nil || known[entry.Name()] || now.Sub(info.ModTime()) < keepGrantFor {
 			continue
 		}
 		if err := os.Remove(filepath.Join(g.Dir(), entry.Name())); err != nil {

@@ -1,4 +1,4 @@
-package grants
+package kubeletsync
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // those that no container has yet nor one that was just taken, however old its folder is.
 func TestGrantsAreMadeInAdvance(t *testing.T) {
 	now := clocktesting.NewFakeClock(time.Now())
-	grants := New(Deps{StateDir: t.TempDir(), Clock: now, Log: slog.New(slog.DiscardHandler)})
+	grants := NewGrants(GrantsDeps{StateDir: t.TempDir(), Clock: now, Log: slog.New(slog.DiscardHandler)})
 	folders := func() map[string]bool { return foldersOf(t, grants) }
 	grants.fill()
 	grants.fill()
@@ -43,14 +43,14 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 		t.Errorf("a grant that was given back was not taken again")
 	}
 
-	now.Step(2 * keepFor) // the folders are old
+	now.Step(2 * keepGrantFor) // the folders are old
 	grants.fill()
 	last := grants.Take()
 	grants.Clean(nil, nil, now.Now())
 	if left := folders(); len(left) != inAdvance || !left[last] {
 		t.Errorf("%d folders are left, that of the grant just taken: %v; want %d and true", len(left), left[last], inAdvance)
 	}
-	now.Step(2 * keepFor)
+	now.Step(2 * keepGrantFor)
 	grants.Clean([]ledger.Holding{{Grants: []string{last}}}, nil, now.Now())
 	if left := folders(); !left[last] {
 		t.Error("the folder of a grant of the ledger was removed")
@@ -66,7 +66,7 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 func TestTakeTouchesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		grants := New(Deps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
+		grants := NewGrants(GrantsDeps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- grants.Run(ctx) }()
@@ -77,9 +77,9 @@ func TestTakeTouchesNoFile(t *testing.T) {
 		}
 		settle()
 		for _, tc := range []struct{ taken, folders int }{
-			{inAdvance - lowest, inAdvance},
-			{1, inAdvance + lowest + 1},
-			{64, inAdvance + lowest + 1 + 64},
+			{inAdvance - lowestInAdvance, inAdvance},
+			{1, inAdvance + lowestInAdvance + 1},
+			{64, inAdvance + lowestInAdvance + 1 + 64},
 		} {
 			before := len(foldersOf(t, grants))
 			for range tc.taken {
@@ -124,7 +124,7 @@ func foldersOf(t *testing.T, grants *Grants) map[string]bool {
 // TestCleanGrants checks that the folder of a grant is removed when neither the ledger nor the checkpoint has it, and
 // not before its minimum age.
 func TestCleanGrants(t *testing.T) {
-	grants := New(Deps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
+	grants := NewGrants(GrantsDeps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
 	held, listed, free, young := newID(), newID(), newID(), newID()
 	now := time.Now()
 	for _, id := range []string{held, listed, free, young} {
@@ -157,14 +157,14 @@ func TestCleanGrants(t *testing.T) {
 
 // TestGrantsGone: of 10,000 grants nothing is kept once they are in the ledger, or are not used.
 func TestGrantsGone(t *testing.T) {
-	grants := New(Deps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
+	grants := NewGrants(GrantsDeps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
 	for i := range 10_000 {
 		if id := grants.Take(); i%2 == 0 {
 			grants.Return(id)
 			grants.Take()
 		}
 	}
-	grants.Clean(nil, nil, time.Now().Add(keepFor))
+	grants.Clean(nil, nil, time.Now().Add(keepGrantFor))
 	if len(grants.taken) > 0 || len(grants.ready) > 0 {
 		t.Errorf("%d taken and %d ready ones are kept", len(grants.taken), len(grants.ready))
 	}
