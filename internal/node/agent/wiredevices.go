@@ -9,11 +9,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
+	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
-	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/filewatch"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/mps"
@@ -42,7 +42,7 @@ func (a *Agent) wireDevices() error {
 		Ledger:    a.node.ledger,
 		Hardware:  a.node.inventory.Of(a.deps.Hardware.Configured()),
 		Published: func() []gpu.UUID { return a.devices.handover.Published() },
-		HasClass:  classcheck.Exists(a.deps.Kube, a.config.DRADriverName),
+		HasClass:  drasync.ClassExists(a.deps.Kube, a.config.DRADriverName),
 		ClassName: a.config.DRADriverName,
 		Chosen:    func() { a.devices.allocatable.Settle() },
 		Event:     a.reports.events.Publish,

@@ -7,13 +7,13 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
+	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/config"
-	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 	"github.com/berth-gpu/berth/internal/node/inventory"
@@ -134,7 +134,7 @@ func (a *Agent) wireLedger() error {
 	a.node.sync = kubeletsync.New(kubeletsync.Deps{
 		KubeletDir: a.config.KubeletDir,
 		Node:       view,
-		Claims:     claims.Recorded(a.config.HostRoot, a.config.KubeletDir, a.config.DRADriverName),
+		Claims:     drasync.RecordedClaims(a.config.HostRoot, a.config.KubeletDir, a.config.DRADriverName),
 		Pods:       a.node.pods,
 		Names:      names,
 		Ledger:     a.node.ledger,

@@ -6,6 +6,9 @@
 // lists as prepared before it is compared with the node (Adopt). A MIG device of a dynamic GPU is held by its placement until it exists,
 // and by its UUID from then on. On a node that allocates nothing through DRA, it registers and publishes nothing.
 //
+// A claim waits, instead of being refused, for a MIG change that has one of its devices, and for the facts about a pod that may have ended.
+// Which of the DeviceClasses that the node's devices need are missing or ambiguous is a problem of the node.
+//
 // What wakes it: a change of the use of the devices or of the hardware. What it writes: the ResourceSlices and the sockets, by
 // internal/node/dra, and the problems of the source "dra devices". What it never waits for: the driver; only publishing
 // waits for the API server.
@@ -28,9 +31,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/calls"
-	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
-	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -136,10 +137,10 @@ func New(deps Deps) *Syncer {
 		},
 	}}
 	s.driver = dra.New(dra.Deps{
-		DriverName: deps.DriverName, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
+		DriverName: deps.DriverName, Pool: deps.NodeName, Ledger: newLedgerClaims(ledgerClaimsDeps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
 		Ensure: deps.Changes.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
 		Ready: s.ready, Sliced: s.sliced, Served: s.client, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
-		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, deps.DriverName),
+		Prepared: preparedClaims(deps.HostRoot, deps.KubeletDir, deps.DriverName),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
 		Driver: s.driver, NodeName: deps.NodeName, KubeletDir: deps.KubeletDir,
@@ -205,7 +206,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.server.Run(ctx) })
 	group.Go(func() error { return s.publisher.Run(ctx) })
-	classes := classcheck.Checker{
+	classes := classChecker{
 		Client: s.deps.Client, DriverName: s.deps.DriverName, Served: s.served, Changed: s.deps.Devices.SubscribeSettled, Report: s.deps.Report, Clock: s.deps.Clock,
 	}
 	group.Go(func() error { return classes.Run(ctx) })

@@ -12,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -102,7 +101,7 @@ func (s *Syncer) devices() []dra.Device {
 		if all[stands.GPU].DynamicMIG {
 			unit.MIG, device.Dynamic = "", true
 			at := gpu.Placement{Start: stands.Placed.Start, Size: stands.Placed.Size}
-			device.UUID, device.Key = claims.Existing(snapshot.GPU(stands.GPU), device.Profile, at), gpu.Placed(stands.GPU, at)
+			device.UUID, device.Key = existingDevice(snapshot.GPU(stands.GPU), device.Profile, at), gpu.Placed(stands.GPU, at)
 		}
 		switch now, known := inForce[unit]; {
 		case !known:

@@ -1,9 +1,4 @@
-// Package claims keeps the claims of the DRA front end in the node's ledger.
-//
-// It guarantees that a claim which has a MIG device of a dynamic GPU holds it by its UUID while the device exists, and else by its
-// placement, also when it is prepared again or adopted; and that a claim waits, instead of being refused, for a MIG change that has one of
-// its devices, and for the facts about a pod that may have ended. It must not import a vendor's adapter, Kubernetes or migapply.
-package claims
+package drasync
 
 import (
 	"context"
@@ -19,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// Deps are the dependencies of Claims.
-type Deps struct {
+// ledgerClaimsDeps are the dependencies of ledgerClaims.
+type ledgerClaimsDeps struct {
 	Ledger *ledger.Ledger
 	// Current returns the hardware as of the last scan.
 	Current func() *gpu.Snapshot
@@ -30,24 +25,24 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// checkInterval is how often a claim that waits checks whether what has the device may still end.
-const checkInterval = 250 * time.Millisecond
+// waitInterval is how often a claim that waits checks whether what has the device may still end.
+const waitInterval = 250 * time.Millisecond
 
-// Claims implements dra.Ledger.
-type Claims struct{ deps Deps }
+// ledgerClaims implements dra.Ledger.
+type ledgerClaims struct{ deps ledgerClaimsDeps }
 
-var _ dra.Ledger = Claims{}
+var _ dra.Ledger = ledgerClaims{}
 
-// New returns Claims.
-func New(deps Deps) Claims { return Claims{deps} }
+// newLedgerClaims returns ledgerClaims.
+func newLedgerClaims(deps ledgerClaimsDeps) ledgerClaims { return ledgerClaims{deps} }
 
 // ReleaseClaim implements dra.Ledger.
-func (c Claims) ReleaseClaim(uid string) error {
+func (c ledgerClaims) ReleaseClaim(uid string) error {
 	return c.deps.Ledger.Release(ledger.Claim{UID: uid}.Holder(), nil)
 }
 
 // AdoptClaims implements dra.Ledger.
-func (c Claims) AdoptClaims(all []dra.Claim) error {
+func (c ledgerClaims) AdoptClaims(all []dra.Claim) error {
 	list := make([]ledger.Claim, 0, len(all))
 	for _, claim := range all {
 		list = append(list, c.adopted(claim))
@@ -64,7 +59,7 @@ func (c Claims) AdoptClaims(all []dra.Claim) error {
 }
 
 // adopted converts a claim of the kubelet's record. Its MIG devices exist unless the GPU was reset since.
-func (c Claims) adopted(from dra.Claim) ledger.Claim {
+func (c ledgerClaims) adopted(from dra.Claim) ledger.Claim {
 	claim := converted(from)
 	for i := range claim.Devices {
 		device := &claim.Devices[i]
@@ -73,7 +68,7 @@ func (c Claims) adopted(from dra.Claim) ledger.Claim {
 			continue
 		}
 		at := device.Key.Placement
-		if id := Existing(of, device.Profile, at); id != "" {
+		if id := existingDevice(of, device.Profile, at); id != "" {
 			device.Key, device.Placement = gpu.DeviceKey{GPU: of.UUID, MIG: id}, at
 		}
 	}
@@ -95,10 +90,10 @@ func converted(from dra.Claim) ledger.Claim {
 }
 
 // AcquireClaim implements dra.Ledger.
-func (c Claims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
+func (c ledgerClaims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
 	changed := c.deps.Ledger.Subscribe()
 	defer changed.Close()
-	again := c.deps.Clock.NewTicker(checkInterval) // Facts about pods are no change of the ledger.
+	again := c.deps.Clock.NewTicker(waitInterval) // Facts about pods are no change of the ledger.
 	defer again.Stop()
 	for {
 		if err := ctx.Err(); err != nil {
@@ -122,13 +117,13 @@ func (c Claims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
 }
 
 // ResolveClaim implements dra.Ledger.
-func (c Claims) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
+func (c ledgerClaims) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
 	return c.deps.Ledger.Resolve(ledger.Claim{UID: uid}.Holder(), placed, device)
 }
 
 // located converts a claim. A placement in which the claim has a MIG device stands for that device; when the GPU was reset, so that
 // the device does not exist any more, the claim holds the placement again.
-func (c Claims) located(from dra.Claim) (ledger.Claim, error) {
+func (c ledgerClaims) located(from dra.Claim) (ledger.Claim, error) {
 	claim := converted(from)
 	holder, snapshot := claim.Holder(), c.deps.Current()
 	for _, h := range c.deps.Ledger.Holdings() {
@@ -150,8 +145,8 @@ func (c Claims) located(from dra.Claim) (ledger.Claim, error) {
 	return claim, nil
 }
 
-// Existing returns the UUID of a device of a dynamic GPU, or an empty one while it does not exist.
-func Existing(device *gpu.GPU, profile string, at gpu.Placement) gpu.UUID {
+// existingDevice returns the UUID of a device of a dynamic GPU, or an empty one while it does not exist.
+func existingDevice(device *gpu.GPU, profile string, at gpu.Placement) gpu.UUID {
 	if !at.Known() {
 		return device.UUID
 	}

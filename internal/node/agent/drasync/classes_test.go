@@ -1,4 +1,4 @@
-package classcheck
+package drasync
 
 import (
 	"context"
@@ -24,20 +24,20 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// served are the resources that the devices have.
-type served struct {
+// classesServed are the resources that the devices have.
+type classesServed struct {
 	signal.Broadcast
 	mu   sync.Mutex
 	list []string
 }
 
-func (s *served) names() []string {
+func (s *classesServed) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.list)
 }
 
-func (s *served) set(names ...string) {
+func (s *classesServed) set(names ...string) {
 	s.mu.Lock()
 	s.list = names
 	s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *served) set(names ...string) {
 // it any more.
 func TestClasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		served, client := &served{}, fake.NewClientset()
+		served, client := &classesServed{}, fake.NewClientset()
 		var mu sync.Mutex
 		var codes []string
 		reads := func() (n int) {
@@ -59,7 +59,7 @@ func TestClasses(t *testing.T) {
 			}
 			return n
 		}
-		c := &Checker{DriverName: "gpu.example.com", Client: client, Served: served.names, Changed: served.Subscribe, Clock: clock.RealClock{}, Report: func(_ string, problems ...gpu.Cause) {
+		c := &classChecker{DriverName: "gpu.example.com", Client: client, Served: served.names, Changed: served.Subscribe, Clock: clock.RealClock{}, Report: func(_ string, problems ...gpu.Cause) {
 			mu.Lock()
 			defer mu.Unlock()
 			codes = nil
@@ -93,7 +93,7 @@ func TestClasses(t *testing.T) {
 		if _, err := client.ResourceV1().DeviceClasses().Create(ctx, &classes[0], metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(readAgain)
+		time.Sleep(classesReadAgain)
 		expect("with the class")
 		before := reads()
 		for range 100 {
@@ -133,13 +133,13 @@ func TestExists(t *testing.T) {
 			if test.fails != nil {
 				client.PrependReactor("list", "deviceclasses", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, test.fails })
 			}
-			got, err := Exists(client, name)(t.Context())
+			got, err := ClassExists(client, name)(t.Context())
 			if got != test.want || (err != nil) != test.err {
 				t.Errorf("got %t, %v; want %t, an error: %t", got, err, test.want, test.err)
 			}
 		})
 	}
-	if Exists(nil, name) != nil {
+	if ClassExists(nil, name) != nil {
 		t.Error("there is a function without an API server")
 	}
 }

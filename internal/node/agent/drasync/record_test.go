@@ -1,4 +1,4 @@
-package claims
+package drasync
 
 import (
 	"encoding/json"
@@ -14,11 +14,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// TestRecorded: all claims of the kubelet's file are listed with their pods, without the file they are not known, and a damaged file is an
-// error.
-func TestRecorded(t *testing.T) {
+// TestRecordedClaims: all claims of the kubelet's file are listed with their pods, without the file they are not known, and a damaged file
+// is an error.
+func TestRecordedClaims(t *testing.T) {
 	dir := t.TempDir()
-	read := Recorded("/", dir, "gpu.berth.dev")
+	read := RecordedClaims("/", dir, "gpu.berth.dev")
 	if claims, err := read(); err != nil || claims != nil {
 		t.Errorf("without the file: %v, %v", claims, err)
 	}

@@ -1,4 +1,4 @@
-package claims
+package drasync
 
 import (
 	"context"
@@ -19,22 +19,22 @@ import (
 )
 
 var (
-	placed = gpu.Placed("GPU-0", gpu.Placement{Start: 4, Size: 2})
-	change = gpu.Holder{Kind: gpu.HolderMaintenance, ID: "change"}
-	train  = dra.Claim{UID: "u1", Namespace: "ns", Name: "train", Devices: []dra.ClaimDevice{{Key: placed, Profile: "2g.20gb", Requests: []string{"a"}}}}
+	placedDevice = gpu.Placed("GPU-0", gpu.Placement{Start: 4, Size: 2})
+	migChange    = gpu.Holder{Kind: gpu.HolderMaintenance, ID: "change"}
+	trainClaim   = dra.Claim{UID: "u1", Namespace: "ns", Name: "train", Devices: []dra.ClaimDevice{{Key: placedDevice, Profile: "2g.20gb", Requests: []string{"a"}}}}
 )
 
-// node is a ledger and the hardware: a GPU with the MIG devices at 4.
-type node struct {
-	Claims
+// claimNode is a ledger and the hardware: a GPU with the MIG devices at 4.
+type claimNode struct {
+	ledgerClaims
 	book  *ledger.Ledger
 	parts []gpu.MIGDevice
 	pod   atomic.Int32 // the ledger.PodState of every pod
 }
 
-func newNode(t *testing.T) *node {
+func newClaimNode(t *testing.T) *claimNode {
 	t.Helper()
-	n := &node{}
+	n := &claimNode{}
 	book, err := ledger.Open(ledger.Deps{
 		Path: filepath.Join(t.TempDir(), "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler),
 		Pod: func(string) ledger.PodFacts { return ledger.PodFacts{State: ledger.PodState(n.pod.Load())} },
@@ -44,21 +44,21 @@ func newNode(t *testing.T) *node {
 	}
 	t.Cleanup(func() { _ = book.Close() })
 	n.book = book
-	n.Claims = New(Deps{
+	n.ledgerClaims = newLedgerClaims(ledgerClaimsDeps{
 		Ledger: book, Current: func() *gpu.Snapshot {
 			return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-0", MIG: gpu.MIG{Devices: n.parts}}}}
 		},
-		Maintains: change.Same, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Maintains: migChange.Same, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	return n
 }
 
-func (n *node) exists(id gpu.UUID) {
+func (n *claimNode) exists(id gpu.UUID) {
 	n.parts = []gpu.MIGDevice{{Partition: gpu.Partition{UUID: id, Profile: "2g.20gb"}, Start: 4, Size: 2}}
 }
 
 // holds fails unless the ledger has exactly these keys for claims.
-func (n *node) holds(t *testing.T, want ...string) {
+func (n *claimNode) holds(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
 	for _, h := range n.book.Holdings() {
@@ -73,10 +73,10 @@ func (n *node) holds(t *testing.T, want ...string) {
 
 // TestPlacement follows a claim from its placement to the MIG device, over another prepare, a reset of the GPU, and its end.
 func TestPlacement(t *testing.T) {
-	n := newNode(t)
+	n := newClaimNode(t)
 	acquire := func() {
 		t.Helper()
-		if err := n.AcquireClaim(t.Context(), train); err != nil {
+		if err := n.AcquireClaim(t.Context(), trainClaim); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestPlacement(t *testing.T) {
 	n.holds(t, "GPU-0/4:2 2g.20gb")
 	n.exists("MIG-1")
 	for range 2 {
-		if err := n.ResolveClaim("u1", placed, "MIG-1"); err != nil {
+		if err := n.ResolveClaim("u1", placedDevice, "MIG-1"); err != nil {
 			t.Fatal(err)
 		}
 		n.holds(t, "GPU-0/MIG-1 2g.20gb")
@@ -98,7 +98,7 @@ func TestPlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.holds(t)
-	if err := n.AdoptClaims([]dra.Claim{train}); err != nil {
+	if err := n.AdoptClaims([]dra.Claim{trainClaim}); err != nil {
 		t.Fatal(err)
 	}
 	n.holds(t, "GPU-0/4:2 2g.20gb")
@@ -106,10 +106,10 @@ func TestPlacement(t *testing.T) {
 
 // TestAdoptExisting: a claim of the kubelet's record has the MIG device that exists.
 func TestAdoptExisting(t *testing.T) {
-	n := newNode(t)
+	n := newClaimNode(t)
 	n.exists("MIG-1")
 	for range 2 {
-		if err := n.AdoptClaims([]dra.Claim{train}); err != nil {
+		if err := n.AdoptClaims([]dra.Claim{trainClaim}); err != nil {
 			t.Fatal(err)
 		}
 		n.holds(t, "GPU-0/MIG-1 2g.20gb")
@@ -119,32 +119,32 @@ func TestAdoptExisting(t *testing.T) {
 // TestWaits: a claim waits for a MIG change that has its slices, at most until the call ends, and not for another claim.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		if err := n.book.Acquire(change, []gpu.DeviceKey{{GPU: "GPU-0"}}); err != nil {
+		n := newClaimNode(t)
+		if err := n.book.Acquire(migChange, []gpu.DeviceKey{{GPU: "GPU-0"}}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := n.AcquireClaim(ctx, train); err == nil {
+		if err := n.AcquireClaim(ctx, trainClaim); err == nil {
 			t.Error("acquired during a MIG change")
 		}
 		go func() {
 			time.Sleep(3 * time.Second)
-			if err := n.book.Release(change, nil); err != nil {
+			if err := n.book.Release(migChange, nil); err != nil {
 				t.Error(err)
 			}
 		}()
 		began := time.Now()
-		if err := n.AcquireClaim(t.Context(), train); err != nil || time.Since(began) != 3*time.Second {
+		if err := n.AcquireClaim(t.Context(), trainClaim); err != nil || time.Since(began) != 3*time.Second {
 			t.Errorf("after the change: %v, %s", err, time.Since(began))
 		}
-		other := train
+		other := trainClaim
 		other.UID = "u2"
 		var blocked *ledger.BlockedError
 		if err := n.AcquireClaim(t.Context(), other); !errors.As(err, &blocked) {
 			t.Errorf("a device of another claim: %v", err)
 		}
-		if err := n.AcquireClaim(ctx, train); !errors.Is(err, context.DeadlineExceeded) {
+		if err := n.AcquireClaim(ctx, trainClaim); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call that has ended: %v", err)
 		}
 	})
@@ -164,7 +164,7 @@ func TestWaitsForAPod(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNode(t)
+				n := newClaimNode(t)
 				look := func() {
 					view := n.book.NewView()
 					view.Assignments = []ledger.Assignment{{PodUID: "P1", Container: "main", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{{GPU: "GPU-0"}}}}
@@ -178,7 +178,7 @@ func TestWaitsForAPod(t *testing.T) {
 					n.pod.Store(int32(test.is))
 					look()
 				}()
-				err := n.AcquireClaim(t.Context(), train)
+				err := n.AcquireClaim(t.Context(), trainClaim)
 				if waited := time.Since(began); waited != test.after || test.acquired != (err == nil) {
 					t.Errorf("the answer after %s: %v", waited, err)
 				}

@@ -1,4 +1,4 @@
-package claims
+package drasync
 
 import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -7,15 +7,15 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// Prepared returns a function that reads the claims that the kubelet lists as prepared from its record; hostRoot is where the host's root
-// is mounted.
-func Prepared(hostRoot, kubeletDir, driver string) func() ([]dra.Listed, error) {
+// preparedClaims returns a function that reads the claims that the kubelet lists as prepared from its record; hostRoot is where the host's
+// root is mounted.
+func preparedClaims(hostRoot, kubeletDir, driver string) func() ([]dra.Listed, error) {
 	return func() ([]dra.Listed, error) { return prepared.Read(hostRoot, kubeletDir, driver) }
 }
 
-// Recorded returns a function that reads which pods use the claims of the driver from the same record.
-func Recorded(hostRoot, kubeletDir, driver string) func() ([]ledger.ClaimPods, error) {
-	read := Prepared(hostRoot, kubeletDir, driver)
+// RecordedClaims returns a function that reads which pods use the claims of the driver from the same record.
+func RecordedClaims(hostRoot, kubeletDir, driver string) func() ([]ledger.ClaimPods, error) {
+	read := preparedClaims(hostRoot, kubeletDir, driver)
 	return func() ([]ledger.ClaimPods, error) {
 		listed, err := read()
 		if err != nil {

@@ -1,9 +1,4 @@
-// Package classcheck reads the DeviceClasses of the cluster: which of those that the node's devices need are missing or ambiguous.
-//
-// It guarantees that the classes are read when the resources of the devices change, and else every 10 minutes, or every 30 s while
-// something is wrong with them. It writes nothing but the problems of the source "device classes", and must not import the agent or an
-// adapter.
-package classcheck
+package drasync
 
 import (
 	"context"
@@ -23,15 +18,15 @@ import (
 )
 
 const (
-	// source is the source of the problems.
-	source = "device classes"
-	// readEvery is the time between two readings of the DeviceClasses, and readAgain the time while something is wrong with them.
-	readEvery = 10 * time.Minute
-	readAgain = 30 * time.Second
+	// classSource is the source of the problems.
+	classSource = "device classes"
+	// classesReadEvery is the time between two readings of the DeviceClasses, and readAgain the time while something is wrong with them.
+	classesReadEvery = 10 * time.Minute
+	classesReadAgain = 30 * time.Second
 )
 
-// Checker is the actor.
-type Checker struct {
+// classChecker is the actor.
+type classChecker struct {
 	Client     kubernetes.Interface
 	DriverName string
 	// Served returns the extended resource names of the devices that are allocated through DRA, sorted; Changed subscribes to its changes.
@@ -43,7 +38,7 @@ type Checker struct {
 }
 
 // Run reports what is wrong with the DeviceClasses of the resources that the node's devices have, until ctx ends.
-func (c *Checker) Run(ctx context.Context) error {
+func (c *classChecker) Run(ctx context.Context) error {
 	changed := c.Changed()
 	defer changed.Close()
 	var served []string
@@ -64,21 +59,21 @@ func (c *Checker) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.Report(source, problems...)
+		c.Report(classSource, problems...)
 		if len(problems) > 0 {
-			next = c.Clock.After(readAgain)
+			next = c.Clock.After(classesReadAgain)
 		} else {
-			next = c.Clock.After(readEvery)
+			next = c.Clock.After(classesReadEvery)
 		}
 	}
 }
 
 // problems compares the DeviceClasses with the names.
-func (c *Checker) problems(ctx context.Context, served []string) []gpu.Cause {
+func (c *classChecker) problems(ctx context.Context, served []string) []gpu.Cause {
 	if len(served) == 0 {
 		return nil
 	}
-	classes, err := list(ctx, c.Client)
+	classes, err := classList(ctx, c.Client)
 	if err != nil {
 		return []gpu.Cause{{Code: class.Missing, Message: fmt.Sprintf("it is not known whether the DeviceClasses of this node's devices exist: list DeviceClasses: %v; set rights.dra of the chart, which gives the agent the right", err)}}
 	}
@@ -89,8 +84,8 @@ func (c *Checker) problems(ctx context.Context, served []string) []gpu.Cause {
 	return problems
 }
 
-// list reads the DeviceClasses from the API server's cache. The agent has the right to list them only.
-func list(ctx context.Context, client kubernetes.Interface) ([]resourceapi.DeviceClass, error) {
+// classList reads the DeviceClasses from the API server's cache. The agent has the right to list them only.
+func classList(ctx context.Context, client kubernetes.Interface) ([]resourceapi.DeviceClass, error) {
 	found, err := client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, err
@@ -98,14 +93,14 @@ func list(ctx context.Context, client kubernetes.Interface) ([]resourceapi.Devic
 	return found.Items, nil
 }
 
-// Exists returns a function that reports whether the API server has DRA and the DeviceClass of a name, and lets the agent read it. It is
-// nil without an API server.
-func Exists(client kubernetes.Interface, name string) func(context.Context) (bool, error) {
+// ClassExists returns a function that reports whether the API server has DRA and the DeviceClass of a name, and lets the agent read it. It
+// is nil without an API server.
+func ClassExists(client kubernetes.Interface, name string) func(context.Context) (bool, error) {
 	if client == nil {
 		return nil
 	}
 	return func(ctx context.Context) (bool, error) {
-		classes, err := list(ctx, client)
+		classes, err := classList(ctx, client)
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return false, nil
 		}
