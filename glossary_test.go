@@ -115,8 +115,6 @@ var plainPackages = []string{
 	"internal/node/dra/class",
 	"internal/node/dra/pool",
 	"internal/node/dra",
-	"internal/node/dra/calls",
-	"internal/node/dra/claimstatus",
 	"internal/node/dra/prepared",
 	"internal/node/dra/publish",
 	"internal/node/gpunode",

@@ -49,8 +49,8 @@ func TestPrepare(t *testing.T) {
 	other.Driver = "nic.example.com"
 	claim := allocated("train", "u1", result("gpu", 1), other, result("first/big", 3))
 	want := kubeletplugin.PrepareResult{Devices: []kubeletplugin.Device{
-		{Requests: []string{"gpu"}, PoolName: pool, DeviceName: "gpu-1", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-1"}},
-		{Requests: []string{"first/big"}, PoolName: pool, DeviceName: "gpu-3", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-3"}},
+		{Requests: []string{"gpu"}, PoolName: poolName, DeviceName: "gpu-1", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-1"}},
+		{Requests: []string{"first/big"}, PoolName: poolName, DeviceName: "gpu-3", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-3"}},
 	}}
 	for range 2 { // It can be repeated.
 		if diff := cmp.Diff(want, one(t.Context(), t, d, claim)); diff != "" {
@@ -355,8 +355,8 @@ func TestKilled(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	n := newNode(2)
 	n.prepared = []Listed{
-		{UID: "u1", Namespace: "ns", Name: "train", PodUIDs: []string{"p1"}, Devices: []ListedDevice{{Pool: pool, Name: "gpu-1", Requests: []string{"gpu"}}}},
-		{UID: "u2", Namespace: "ns", Name: "removed", Devices: []ListedDevice{{Pool: pool, Name: "gpu-9"}}},
+		{UID: "u1", Namespace: "ns", Name: "train", PodUIDs: []string{"p1"}, Devices: []ListedDevice{{Pool: poolName, Name: "gpu-1", Requests: []string{"gpu"}}}},
+		{UID: "u2", Namespace: "ns", Name: "removed", Devices: []ListedDevice{{Pool: poolName, Name: "gpu-9"}}},
 		{UID: "u3", Namespace: "ns", Name: "elsewhere", Devices: []ListedDevice{{Pool: "node-b", Name: "gpu-0"}}},
 		{UID: "u4", Namespace: "ns", Name: "in-progress"},
 	}
@@ -389,7 +389,7 @@ func TestHealth(t *testing.T) {
 			report := <-reports
 			for _, device := range report.Devices {
 				all = append(all, device.Health)
-				if device.PoolName != pool || device.HealthCheckTimeout != HealthTimeout || !device.LastUpdated.Equal(time.Now()) {
+				if device.PoolName != poolName || device.HealthCheckTimeout != HealthTimeout || !device.LastUpdated.Equal(time.Now()) {
 					t.Errorf("%+v at %s", device, time.Now())
 				}
 			}

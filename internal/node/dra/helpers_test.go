@@ -20,7 +20,7 @@ import (
 
 const (
 	driverName = "gpu.berth.dev"
-	pool       = "node-a"
+	poolName   = "node-a"
 )
 
 // fakeLedger is a simple twin of the ledger: a map from device to claim.
@@ -179,7 +179,7 @@ func (n *node) reported(source string) []gpu.Cause {
 
 func (n *node) deps(ledger Ledger) Deps {
 	return Deps{
-		DriverName: driverName, Pool: pool, Ledger: ledger, Devices: n.current, Changed: n.changed.Subscribe,
+		DriverName: driverName, Pool: poolName, Ledger: ledger, Devices: n.current, Changed: n.changed.Subscribe,
 		Ready: func(_ context.Context, id gpu.UUID) error {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -225,7 +225,7 @@ func (n *node) driver(t testing.TB) *Driver {
 
 // result is a device that the scheduler has allocated.
 func result(request string, i int) resourceapi.DeviceRequestAllocationResult {
-	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: driverName, Pool: pool, Device: name(i)}
+	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: driverName, Pool: poolName, Device: name(i)}
 }
 
 // allocated is a claim in the namespace ns with results, reserved for one pod.

@@ -30,8 +30,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
-	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -112,12 +110,12 @@ type Syncer struct {
 	driver    *dra.Driver
 	server    *dra.Server
 	publisher *publish.Publisher
-	statuses  *claimstatus.Writer
+	statuses  *dra.StatusWriter
 	reader    publish.Checker
 
 	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA. tainted is how many
 	// devices are in both APIs.
-	calls  calls.Recorder
+	calls  dra.CallRecorder
 	active atomic.Bool
 	// registered is true once a kubelet has registered the driver.
 	registered *signal.Ready
@@ -154,7 +152,7 @@ func New(deps Deps) *Syncer {
 		Pool: deps.NodeName, Slices: s.slices, Changed: deps.Devices.SubscribeSettled, Target: s.server, Waiting: notServing,
 		Check: s.reader.Check, Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
 	})
-	s.statuses = claimstatus.New(claimstatus.Deps{
+	s.statuses = dra.NewStatusWriter(dra.StatusDeps{
 		Client: deps.Client, Driver: deps.DriverName, Claims: s.claimed, Held: deps.Ledger.Subscribe, Settled: deps.Devices.SubscribeSettled,
 		Report: deps.Report, Clock: deps.Clock,
 	})

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/dra"
 )
 
 // claimMetrics are the metrics of the DRA driver. A node that allocates nothing through DRA has none of them.
@@ -34,7 +34,7 @@ func (m *claimMetrics) describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-func (m *claimMetrics) collect(out chan<- prometheus.Metric, stats calls.Stats, holdings []gpu.Holding) {
+func (m *claimMetrics) collect(out chan<- prometheus.Metric, stats dra.Stats, holdings []gpu.Holding) {
 	claims := map[string]bool{}
 	for _, holding := range holdings {
 		if holding.Holder.Kind == gpu.HolderClaim {

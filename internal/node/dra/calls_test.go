@@ -1,4 +1,4 @@
-package calls
+package dra
 
 import (
 	"slices"
@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRecorder: each call is in the buckets of all limits that it kept, and each failure under its reason.
-func TestRecorder(t *testing.T) {
-	var r Recorder
+// TestCallRecorder: each call is in the buckets of all limits that it kept, and each failure under its reason.
+func TestCallRecorder(t *testing.T) {
+	var r CallRecorder
 	if list := r.List(); len(list) > 0 {
 		t.Errorf("without a call: %v", list)
 	}
@@ -22,7 +22,7 @@ func TestRecorder(t *testing.T) {
 	r.Observe("prepare", time.Second, "canceled")
 	list := r.List()
 	want := map[float64]uint64{}
-	for _, limit := range Limits() {
+	for _, limit := range CallLimits() {
 		switch {
 		case limit >= 1:
 			want[limit] = 4
@@ -34,21 +34,21 @@ func TestRecorder(t *testing.T) {
 			want[limit] = 0
 		}
 	}
-	prepare := Calls{Operation: "prepare", Count: 4, Seconds: 2.011, Buckets: want, Errors: []Errors{{"canceled", 2}, {"held", 1}}}
+	prepare := Calls{Operation: "prepare", Count: 4, Seconds: 2.011, Buckets: want, Errors: []CallErrors{{"canceled", 2}, {"held", 1}}}
 	if diff := cmp.Diff(prepare, list[0]); diff != "" {
 		t.Errorf("prepare (-want +got):\n%s", diff)
 	}
-	if last := list[1]; last.Operation != "unprepare" || last.Count != 1 || len(last.Errors) > 0 || last.Buckets[45] != 0 || len(last.Buckets) != len(Limits()) {
+	if last := list[1]; last.Operation != "unprepare" || last.Count != 1 || len(last.Errors) > 0 || last.Buckets[45] != 0 || len(last.Buckets) != len(CallLimits()) {
 		t.Errorf("unprepare: %+v", last)
 	}
-	if !slices.IsSorted(Limits()) {
-		t.Errorf("the limits are %v", Limits())
+	if !slices.IsSorted(CallLimits()) {
+		t.Errorf("the limits are %v", CallLimits())
 	}
 }
 
 // TestConcurrentCalls is for the race detector: what was returned does not change any more.
 func TestConcurrentCalls(t *testing.T) {
-	var r Recorder
+	var r CallRecorder
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {

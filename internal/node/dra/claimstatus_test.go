@@ -1,4 +1,4 @@
-package claimstatus
+package dra
 
 import (
 	"encoding/json"
@@ -23,13 +23,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// node is a node with claims, and the API server that gets their status.
-type node struct {
+// statusNode is a node with claims, and the API server that gets their status.
+type statusNode struct {
 	held    signal.Broadcast
 	settled signal.Broadcast
 
 	mu     sync.Mutex
-	claims []Claim
+	claims []StatusClaim
 	// applied are the statuses that were written, and answer is the API server's answer.
 	applied []string
 	answer  func(name string) error
@@ -51,7 +51,7 @@ func summary(claim *resourceapi.ResourceClaim) string {
 	return text
 }
 
-func (n *node) run(t *testing.T) {
+func (n *statusNode) run(t *testing.T) {
 	n.problems = map[string]string{}
 	client := fake.NewClientset()
 	client.PrependReactor("patch", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -70,9 +70,9 @@ func (n *node) run(t *testing.T) {
 		n.applied = append(n.applied, summary(claim))
 		return true, claim, nil
 	})
-	w := New(Deps{
+	w := NewStatusWriter(StatusDeps{
 		Client: client, Driver: "gpu.berth.dev", Held: n.held.Subscribe, Settled: n.settled.Subscribe, Clock: clock.RealClock{},
-		Claims: func() []Claim {
+		Claims: func() []StatusClaim {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.claims
@@ -91,7 +91,7 @@ func (n *node) run(t *testing.T) {
 }
 
 // set makes claims those of the ledger, and wants these writes.
-func (n *node) set(t *testing.T, changed *signal.Broadcast, claims []Claim, want ...string) {
+func (n *statusNode) set(t *testing.T, changed *signal.Broadcast, claims []StatusClaim, want ...string) {
 	t.Helper()
 	n.mu.Lock()
 	n.claims = claims
@@ -107,33 +107,33 @@ func (n *node) set(t *testing.T, changed *signal.Broadcast, claims []Claim, want
 	n.applied = nil
 }
 
-func claimWith(uid string, devices ...Device) Claim {
-	return Claim{UID: uid, Namespace: "ml", Name: "train-" + uid, Devices: devices}
+func claimWith(uid string, devices ...StatusDevice) StatusClaim {
+	return StatusClaim{UID: uid, Namespace: "ml", Name: "train-" + uid, Devices: devices}
 }
 
-// device is a GPU since 12:00:00; the time of a test begins at midnight.
-func device(id gpu.UUID, health gpu.State) Device {
-	return Device{Pool: "n", Name: strings.ToLower(string(id)), UUID: id, PCI: "0000:1b:00.0", Health: health, Since: time.Date(1999, 12, 31, 12, 0, 0, 0, time.UTC)}
+// statusDevice is a GPU since 12:00:00; the time of a test begins at midnight.
+func statusDevice(id gpu.UUID, health gpu.State) StatusDevice {
+	return StatusDevice{Pool: "n", Name: strings.ToLower(string(id)), UUID: id, PCI: "0000:1b:00.0", Health: health, Since: time.Date(1999, 12, 31, 12, 0, 0, 0, time.UTC)}
 }
 
-// TestWrites: a claim is written when it gets devices and when their health changes, and not otherwise; the time of the condition is that
-// of the change.
-func TestWrites(t *testing.T) {
+// TestStatusWrites: a claim is written when it gets devices and when their health changes, and not otherwise; the time of the condition is
+// that of the change.
+func TestStatusWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{}
+		n := &statusNode{}
 		n.run(t)
-		part := Device{Pool: "n", Name: "gpu-b-1g10gb-0", UUID: "MIG-b", Parent: "GPU-b", Profile: "1g.10gb", PCI: "0000:2b:00.0"}
+		part := StatusDevice{Pool: "n", Name: "gpu-b-1g10gb-0", UUID: "MIG-b", Parent: "GPU-b", Profile: "1g.10gb", PCI: "0000:2b:00.0"}
 		const healthy = "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 12:00:00"
-		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy)
+		n.set(t, &n.held, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy))}, healthy)
 		n.set(t, &n.settled, n.claims)
-		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy)), claimWith("2", part, device("GPU-b", gpu.Degraded))},
+		n.set(t, &n.held, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy)), claimWith("2", part, statusDevice("GPU-b", gpu.Degraded))},
 			"train-2 (2) gpu.berth.dev/n/gpu-b GPU-b0000:1b:00.0 Healthy=True Degraded 00:00:10 gpu.berth.dev/n/gpu-b-1g10gb-0 MIG-bGPU-b1g.10gb0000:2b:00.0 Healthy=Unknown NotKnown 00:00:10")
-		n.set(t, &n.settled, []Claim{claimWith("1", device("GPU-a", gpu.Unhealthy))}, "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=False Unhealthy 00:00:15")
+		n.set(t, &n.settled, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Unhealthy))}, "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=False Unhealthy 00:00:15")
 		n.set(t, &n.settled, n.claims)
-		n.set(t, &n.settled, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 00:00:25")
+		n.set(t, &n.settled, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy))}, "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 00:00:25")
 		n.set(t, &n.held, nil)
-		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy)
-		n.set(t, &n.held, []Claim{{UID: "without a name", Devices: []Device{device("GPU-a", gpu.Healthy)}}})
+		n.set(t, &n.held, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy))}, healthy)
+		n.set(t, &n.held, []StatusClaim{{UID: "without a name", Devices: []StatusDevice{statusDevice("GPU-a", gpu.Healthy)}}})
 	})
 }
 
@@ -141,10 +141,10 @@ func TestWrites(t *testing.T) {
 // until the GPU is back or the claim has ended.
 func TestRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{}
+		n := &statusNode{}
 		n.run(t)
 		const healthy, gone = "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy ", "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=False Gone "
-		lost := device("GPU-a", gpu.Gone)
+		lost := statusDevice("GPU-a", gpu.Gone)
 		lost.Reason = "GPU GPU-a is not on this node any more"
 		unnamed := lost
 		unnamed.Name = ""
@@ -154,13 +154,13 @@ func TestRemoved(t *testing.T) {
 				t.Errorf("the problem is %q, want %q", got, want)
 			}
 		}
-		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy+"12:00:00")
+		n.set(t, &n.held, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy))}, healthy+"12:00:00")
 		problem("")
-		n.set(t, &n.settled, []Claim{claimWith("1", lost)}, gone+"00:00:05")
+		n.set(t, &n.settled, []StatusClaim{claimWith("1", lost)}, gone+"00:00:05")
 		problem("DRA_GPU_REMOVED: claim ml/train-1: " + lost.Reason + ".")
-		n.set(t, &n.settled, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy+"00:00:10")
+		n.set(t, &n.settled, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy))}, healthy+"00:00:10")
 		problem("")
-		n.set(t, &n.settled, []Claim{claimWith("1", unnamed)}, "train-1 (1)")
+		n.set(t, &n.settled, []StatusClaim{claimWith("1", unnamed)}, "train-1 (1)")
 		problem("DRA_GPU_REMOVED: claim ml/train-1: " + lost.Reason + ".")
 		n.set(t, &n.held, nil)
 		problem("")
@@ -172,9 +172,9 @@ func TestNextAgentWritesTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const want = "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 12:00:00"
 		for range 2 {
-			n := &node{}
+			n := &statusNode{}
 			n.run(t)
-			n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, want)
+			n.set(t, &n.held, []StatusClaim{claimWith("1", statusDevice("GPU-a", gpu.Healthy))}, want)
 			time.Sleep(time.Hour)
 		}
 	})
@@ -184,7 +184,7 @@ func TestNextAgentWritesTheSame(t *testing.T) {
 // failure.
 func TestFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{answer: func(name string) error {
+		n := &statusNode{answer: func(name string) error {
 			switch name {
 			case "train-1":
 				return errors.New("no route")
@@ -199,18 +199,18 @@ func TestFailure(t *testing.T) {
 			return nil
 		}}
 		n.run(t)
-		var claims []Claim
+		var claims []StatusClaim
 		for i := range 5 {
 			claims = append(claims, claimWith(fmt.Sprint(i+1)))
 		}
 		n.set(t, &n.held, claims, "train-5 (5)")
-		if got := n.problems[Source]; got != "DRA_STATUS_FAILED: write status.devices of claim ml/train-1: no route (and 1 more)." {
+		if got := n.problems[StatusSource]; got != "DRA_STATUS_FAILED: write status.devices of claim ml/train-1: no route (and 1 more)." {
 			t.Errorf("the problem is %q", got)
 		}
 		n.mu.Lock()
 		n.answer = nil
 		n.mu.Unlock()
-		time.Sleep(retry)
+		time.Sleep(statusRetry)
 		n.set(t, &n.held, claims, "train-1 (1)", "train-2 (2)")
 		if len(n.problems) > 0 {
 			t.Errorf("after the repair: %q", n.problems)
@@ -227,10 +227,10 @@ func TestForbidden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &node{answer: func(string) error { return answer }}
+				n := &statusNode{answer: func(string) error { return answer }}
 				n.run(t)
-				n.set(t, &n.held, []Claim{claimWith("1")})
-				if got := n.problems[Source]; !strings.Contains(got, "set rights.dra") || strings.Contains(got, "\n") {
+				n.set(t, &n.held, []StatusClaim{claimWith("1")})
+				if got := n.problems[StatusSource]; !strings.Contains(got, "set rights.dra") || strings.Contains(got, "\n") {
 					t.Errorf("the problem is %q", got)
 				}
 			})
@@ -242,7 +242,7 @@ func TestForbidden(t *testing.T) {
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times []time.Time
-		n := &node{}
+		n := &statusNode{}
 		n.answer = func(string) error { times = append(times, time.Now()); return nil }
 		for i := range 10 {
 			n.claims = append(n.claims, claimWith(fmt.Sprint(i)))
@@ -251,7 +251,7 @@ func TestPace(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.mu.Lock() // answer is called with it.
 		defer n.mu.Unlock()
-		if len(times) != 10 || times[9].Sub(times[0]) != 9*pause {
+		if len(times) != 10 || times[9].Sub(times[0]) != 9*statusPause {
 			t.Errorf("writes at %v", times)
 		}
 	})

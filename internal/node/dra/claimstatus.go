@@ -1,13 +1,4 @@
-// Package claimstatus writes what the devices of the node's claims are, and their health, into status.devices of the ResourceClaims.
-//
-// It guarantees that a claim's status follows the ledger and the health, that a claim whose GPU is not on the node any more is reported,
-// that equal content is not written again by one agent, that the claims are written one after the other and at most two in a second, so
-// that they do not delay the calls of a prepare, and that the failure of one claim does not delay the others. The API server removes the
-// entries when a claim is deallocated.
-//
-// It writes by server-side apply with the UID of the claim, so that a new claim with the name of an older one never gets its devices. No
-// prepare waits for it. It must not import the ledger, the front end or another actor.
-package claimstatus
+package dra
 
 import (
 	"context"
@@ -33,22 +24,22 @@ import (
 )
 
 const (
-	// Source is the source of the Writer's problem, and SourceRemoved that of the claims whose GPU is not on the node any more.
-	Source        = "claim status"
+	// StatusSource is the source of the StatusWriter's problem, and SourceRemoved that of the claims whose GPU is not on the node any more.
+	StatusSource  = "claim status"
 	SourceRemoved = "claims of removed GPUs"
-	// Condition is the type of the condition that says whether a device is healthy.
-	Condition = "Healthy"
-	// manager is the field manager, whose name does not change, since claims have it.
-	manager = "berth-agent-claims"
-	// pause is the time between two writes, and retry the time after a failure.
-	pause = 500 * time.Millisecond
-	retry = 30 * time.Second
+	// StatusCondition is the type of the condition that says whether a device is healthy.
+	StatusCondition = "Healthy"
+	// statusManager is the field manager, whose name does not change, since claims have it.
+	statusManager = "berth-agent-claims"
+	// statusPause is the time between two writes, and retry the time after a failure.
+	statusPause = 500 * time.Millisecond
+	statusRetry = 30 * time.Second
 	// callTimeout bounds one call to the API server.
 	callTimeout = 10 * time.Second
 )
 
-// Device is a device that a claim holds.
-type Device struct {
+// StatusDevice is a device that a claim holds.
+type StatusDevice struct {
 	// Pool and Name are those of the published device. The name is empty when it is not known; the status then leaves out the device.
 	Pool string
 	Name string
@@ -65,21 +56,21 @@ type Device struct {
 	Since time.Time
 }
 
-// Claim is a claim with its devices.
-type Claim struct {
+// StatusClaim is a claim with its devices.
+type StatusClaim struct {
 	UID       string
 	Namespace string
 	Name      string
-	Devices   []Device
+	Devices   []StatusDevice
 }
 
-// Deps are the dependencies of a Writer.
-type Deps struct {
+// StatusDeps are the dependencies of a StatusWriter.
+type StatusDeps struct {
 	Client kubernetes.Interface
 	// Driver is the name of the DRA driver.
 	Driver string
 	// Claims returns the claims that hold devices now, from memory, in a fixed order.
-	Claims func() []Claim
+	Claims func() []StatusClaim
 	// Held and Settled subscribe to changes of the ledger, and of the devices and their health.
 	Held    func() *signal.Subscription
 	Settled func() *signal.Subscription
@@ -88,9 +79,15 @@ type Deps struct {
 	Clock  clock.Clock
 }
 
-// Writer is the actor. Create it with New, start it with Run.
-type Writer struct {
-	deps Deps
+// StatusWriter writes what the devices of the node's claims are, and their health, into status.devices of the ResourceClaims. It is an
+// actor: create it with NewStatusWriter, start it with Run.
+//
+// A claim's status follows the ledger and the health, and a claim whose GPU is not on the node any more is reported. Equal content is not
+// written again by one agent. The claims are written one after the other and at most two in a second, so that they do not delay the calls
+// of a prepare, and the failure of one claim does not delay the others. The API server removes the entries when a claim is deallocated.
+// Writes are server-side apply with the UID of the claim, so that a new claim with the name of an older one never gets its devices.
+type StatusWriter struct {
+	deps StatusDeps
 	// written is the content that each claim has, by UID.
 	written map[string]string
 	// seen is the health of each device as it was first seen, or changed last.
@@ -102,13 +99,13 @@ type seen struct {
 	since  metav1.Time
 }
 
-// New returns a Writer; it touches nothing.
-func New(deps Deps) *Writer {
-	return &Writer{deps: deps, written: map[string]string{}, seen: map[gpu.UUID]seen{}}
+// NewStatusWriter returns a StatusWriter; it touches nothing.
+func NewStatusWriter(deps StatusDeps) *StatusWriter {
+	return &StatusWriter{deps: deps, written: map[string]string{}, seen: map[gpu.UUID]seen{}}
 }
 
 // Run writes until ctx ends.
-func (w *Writer) Run(ctx context.Context) error {
+func (w *StatusWriter) Run(ctx context.Context) error {
 	held, settled := w.deps.Held(), w.deps.Settled()
 	defer held.Close()
 	defer settled.Close()
@@ -126,17 +123,17 @@ func (w *Writer) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			w.deps.Report(Source, gpu.Cause{Code: "DRA_STATUS_FAILED", Message: err.Error()})
-			again = w.deps.Clock.After(retry)
+			w.deps.Report(StatusSource, gpu.Cause{Code: "DRA_STATUS_FAILED", Message: err.Error()})
+			again = w.deps.Clock.After(statusRetry)
 		default:
-			w.deps.Report(Source)
+			w.deps.Report(StatusSource)
 			again = nil
 		}
 	}
 }
 
 // pass writes the claims whose content has changed.
-func (w *Writer) pass(ctx context.Context) error {
+func (w *StatusWriter) pass(ctx context.Context) error {
 	claims := w.deps.Claims()
 	w.deps.Report(SourceRemoved, removed(claims)...)
 	w.forget(claims)
@@ -159,14 +156,14 @@ func (w *Writer) pass(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-w.deps.Clock.After(pause):
+		case <-w.deps.Clock.After(statusPause):
 		}
 	}
-	return first(failures)
+	return firstStatus(failures)
 }
 
-// first returns the first of several errors with their number.
-func first(failures []error) error {
+// firstStatus returns the first of several errors with their number.
+func firstStatus(failures []error) error {
 	switch len(failures) {
 	case 0:
 		return nil
@@ -177,7 +174,7 @@ func first(failures []error) error {
 }
 
 // forget drops what is known of claims and devices that are not held any more.
-func (w *Writer) forget(claims []Claim) {
+func (w *StatusWriter) forget(claims []StatusClaim) {
 	held, devices := map[string]bool{}, map[gpu.UUID]bool{}
 	for i := range claims {
 		held[claims[i].UID] = true
@@ -198,32 +195,32 @@ func (w *Writer) forget(claims []Claim) {
 }
 
 // write applies the status. A claim that is gone is no error.
-func (w *Writer) write(ctx context.Context, claim *Claim, devices []*resourceac.AllocatedDeviceStatusApplyConfiguration) error {
+func (w *StatusWriter) write(ctx context.Context, claim *StatusClaim, devices []*resourceac.AllocatedDeviceStatusApplyConfiguration) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	object := resourceac.ResourceClaim(claim.Name, claim.Namespace).WithUID(types.UID(claim.UID)).
 		WithStatus(resourceac.ResourceClaimStatus().WithDevices(devices...))
-	_, err := w.deps.Client.ResourceV1().ResourceClaims(claim.Namespace).ApplyStatus(ctx, object, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	_, err := w.deps.Client.ResourceV1().ResourceClaims(claim.Namespace).ApplyStatus(ctx, object, metav1.ApplyOptions{FieldManager: statusManager, Force: true})
 	switch {
-	case apierrors.IsNotFound(err), invalid(err, func(cause metav1.StatusCause) bool { return cause.Field == "metadata.uid" }):
+	case apierrors.IsNotFound(err), invalidStatus(err, func(cause metav1.StatusCause) bool { return cause.Field == "metadata.uid" }):
 		return nil // The claim with this UID is gone.
-	case apierrors.IsForbidden(err), invalid(err, func(cause metav1.StatusCause) bool { return cause.Type == metav1.CauseType(field.ErrorTypeForbidden) }):
+	case apierrors.IsForbidden(err), invalidStatus(err, func(cause metav1.StatusCause) bool { return cause.Type == metav1.CauseType(field.ErrorTypeForbidden) }):
 		return fmt.Errorf("%w; set rights.dra of the chart, which gives the agent the right", err)
 	}
 	return err
 }
 
-// invalid reports whether the API server has refused an object as invalid for such a cause. Kubernetes 1.37 answers so for another UID
-// and for a missing right to resourceclaims/driver.
-func invalid(err error, such func(metav1.StatusCause) bool) bool {
+// invalidStatus reports whether the API server has refused an object as invalid for such a cause. Kubernetes 1.37 answers so for another
+// UID and for a missing right to resourceclaims/driver.
+func invalidStatus(err error, such func(metav1.StatusCause) bool) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && apierrors.IsInvalid(err) && status.ErrStatus.Details != nil && slices.ContainsFunc(status.ErrStatus.Details.Causes, such)
 }
 
 // devices returns the entries of a claim, in the order of their names.
-func (w *Writer) devices(claim *Claim) []*resourceac.AllocatedDeviceStatusApplyConfiguration {
-	sorted := slices.DeleteFunc(slices.Clone(claim.Devices), func(device Device) bool { return device.Name == "" })
-	slices.SortFunc(sorted, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
+func (w *StatusWriter) devices(claim *StatusClaim) []*resourceac.AllocatedDeviceStatusApplyConfiguration {
+	sorted := slices.DeleteFunc(slices.Clone(claim.Devices), func(device StatusDevice) bool { return device.Name == "" })
+	slices.SortFunc(sorted, func(a, b StatusDevice) int { return strings.Compare(a.Name, b.Name) })
 	var entries []*resourceac.AllocatedDeviceStatusApplyConfiguration
 	for i := range sorted {
 		device := &sorted[i]
@@ -242,7 +239,7 @@ func (w *Writer) devices(claim *Claim) []*resourceac.AllocatedDeviceStatusApplyC
 
 // condition returns the condition of a device. Its time is that of the last change that this agent has seen, or when the claim got the
 // healthy device, so that the next agent writes the same.
-func (w *Writer) condition(device *Device) *metaac.ConditionApplyConfiguration {
+func (w *StatusWriter) condition(device *StatusDevice) *metaac.ConditionApplyConfiguration {
 	status, reason := metav1.ConditionFalse, string(device.Health)
 	switch device.Health {
 	case gpu.Healthy, gpu.Degraded, gpu.Draining:
@@ -257,5 +254,5 @@ func (w *Writer) condition(device *Device) *metaac.ConditionApplyConfiguration {
 		last = seen{device.Health, metav1.NewTime(w.deps.Clock.Now())}
 	}
 	w.seen[device.UUID] = last
-	return metaac.Condition().WithType(Condition).WithStatus(status).WithReason(reason).WithMessage(device.Reason).WithLastTransitionTime(last.since)
+	return metaac.Condition().WithType(StatusCondition).WithStatus(status).WithReason(reason).WithMessage(device.Reason).WithLastTransitionTime(last.since)
 }

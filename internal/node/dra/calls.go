@@ -1,8 +1,4 @@
-// Package calls counts the kubelet's calls for claims: how long they took, and why they failed.
-//
-// It guarantees that each operation has all buckets from the first call on, that nothing that a user chooses becomes a label, and that
-// the order is fixed. It is plain data for the metrics: it must not import Kubernetes, Prometheus or another package of Berth.
-package calls
+package dra
 
 import (
 	"maps"
@@ -35,47 +31,47 @@ type Calls struct {
 	// Buckets has for each limit in seconds how many calls took at most that long.
 	Buckets map[float64]uint64
 	// Errors are ordered by reason.
-	Errors []Errors
+	Errors []CallErrors
 }
 
-// Errors are the calls that failed for one reason.
-type Errors struct {
+// CallErrors are the calls that failed for one reason.
+type CallErrors struct {
 	Reason string
 	Count  uint64
 }
 
-// Limits returns the limits of the buckets, in seconds. The kubelet ends a call after 45 s.
-func Limits() []float64 {
+// CallLimits returns the limits of the buckets, in seconds. The kubelet ends a call after 45 s.
+func CallLimits() []float64 {
 	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45}
 }
 
-// Recorder counts. The zero value is ready; its methods may be called concurrently.
-type Recorder struct {
+// CallRecorder counts. The zero value is ready; its methods may be called concurrently.
+type CallRecorder struct {
 	mu    sync.Mutex
-	calls map[string]*counts
+	calls map[string]*callCounts
 }
 
-type counts struct {
+type callCounts struct {
 	Calls
 	errors map[string]uint64
 }
 
 // Observe records a call. reason is empty for one that succeeded.
-func (r *Recorder) Observe(operation string, took time.Duration, reason string) {
+func (r *CallRecorder) Observe(operation string, took time.Duration, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.calls == nil {
-		r.calls = map[string]*counts{}
+		r.calls = map[string]*callCounts{}
 	}
 	c := r.calls[operation]
 	if c == nil {
-		c = &counts{Calls: Calls{Operation: operation, Buckets: map[float64]uint64{}}, errors: map[string]uint64{}}
+		c = &callCounts{Calls: Calls{Operation: operation, Buckets: map[float64]uint64{}}, errors: map[string]uint64{}}
 		r.calls[operation] = c
 	}
 	seconds := took.Seconds()
 	c.Count++
 	c.Seconds += seconds
-	for _, limit := range Limits() {
+	for _, limit := range CallLimits() {
 		if seconds <= limit {
 			c.Buckets[limit]++
 		} else {
@@ -88,7 +84,7 @@ func (r *Recorder) Observe(operation string, took time.Duration, reason string) 
 }
 
 // List returns the calls so far.
-func (r *Recorder) List() []Calls {
+func (r *CallRecorder) List() []Calls {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var list []Calls
@@ -97,9 +93,9 @@ func (r *Recorder) List() []Calls {
 		one := c.Calls
 		one.Buckets = maps.Clone(c.Buckets)
 		for reason, count := range c.errors {
-			one.Errors = append(one.Errors, Errors{Reason: reason, Count: count})
+			one.Errors = append(one.Errors, CallErrors{Reason: reason, Count: count})
 		}
-		slices.SortFunc(one.Errors, func(a, b Errors) int { return strings.Compare(a.Reason, b.Reason) })
+		slices.SortFunc(one.Errors, func(a, b CallErrors) int { return strings.Compare(a.Reason, b.Reason) })
 		list = append(list, one)
 	}
 	return list

@@ -1,4 +1,4 @@
-package claimstatus
+package dra
 
 import (
 	"fmt"
@@ -8,10 +8,10 @@ import (
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 )
 
-// Removed describes a device that a claim holds and whose GPU is not on the node any more. It has no name when it is a MIG device that did
-// not exist yet, or of which it is not known where on the GPU it was.
-func Removed(h *gpu.Holding, poolName string) Device {
-	device := Device{
+// RemovedDevice describes a device that a claim holds and whose GPU is not on the node any more. It has no name when it is a MIG device
+// that did not exist yet, or of which it is not known where on the GPU it was.
+func RemovedDevice(h *gpu.Holding, poolName string) StatusDevice {
+	device := StatusDevice{
 		Pool: poolName, UUID: h.Key.Device(), Profile: h.Profile, Since: h.Since, Health: gpu.Gone,
 		Reason: fmt.Sprintf("GPU %s is not on this node any more: it was removed, or the driver does not list it; delete the pods of the claim, and the claim, to get another GPU", h.Key.GPU),
 	}
@@ -25,7 +25,7 @@ func Removed(h *gpu.Holding, poolName string) Device {
 }
 
 // removed returns a problem for each device whose GPU is not on the node any more.
-func removed(claims []Claim) (problems []gpu.Cause) {
+func removed(claims []StatusClaim) (problems []gpu.Cause) {
 	for i := range claims {
 		for k := range claims[i].Devices {
 			if device := &claims[i].Devices[k]; device.Health == gpu.Gone {
