@@ -135,7 +135,7 @@ var rules = []rule{
 	{packages: "internal/node/dra/class", berth: []string{"internal/node/dra/pool", "internal/node/offer"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "sigs.k8s.io/yaml"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/pool", berth: []string{"internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin", nvml}},
-	{packages: "internal/node/dra", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/node/config", "internal/node/dra/pool", "internal/node/signal"}},
+	{packages: "internal/node/dra", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/node/config", "internal/node/dra/pool", "internal/node/ledger", "internal/node/signal"}},
 	{packages: "internal/node/dra/prepared", berth: []string{"internal/node/dra"}, others: []string{"github.com/cyphar/filepath-securejoin"}, never: kubernetes},
 	{packages: "internal/node/dra/publish", berth: []string{"internal/core/gpu", "internal/node/signal"}},
 	{packages: "internal/node/gate", berth: []string{"api/", "internal/core/", "internal/hardware/hostpath", "internal/node/hostconfig", "internal/node/hostruntime", "internal/node/nodeapi", "internal/node/offer", "internal/node/podwatch", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},

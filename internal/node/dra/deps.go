@@ -9,37 +9,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
-
-// Pod is a pod that may use the devices of a claim.
-type Pod struct {
-	UID       string
-	Namespace string
-	Name      string
-}
-
-// ClaimDevice is a device of a claim with the claim's requests that it is for.
-type ClaimDevice struct {
-	Key gpu.DeviceKey
-	// Profile is that of a MIG device; empty for a whole GPU.
-	Profile string
-	// TimeSlice is the wanted time slice of a whole GPU; empty when it is not known, and for a MIG device.
-	TimeSlice string
-	// MPS are the limits of the MPS daemon that a whole GPU has to have; zero for none.
-	MPS      gpu.MPSLimits
-	Requests []string
-}
-
-// Claim is a ResourceClaim with the devices that it holds on this node.
-type Claim struct {
-	UID       string
-	Namespace string
-	Name      string
-	// Pods are those that may use the devices; nil when they are not known.
-	Pods    []Pod
-	Devices []ClaimDevice
-}
 
 // Ledger records which claim has which device.
 type Ledger interface {
@@ -47,7 +19,7 @@ type Ledger interface {
 	// for a claim that has its devices; those that it has from an earlier allocation, and that no container uses, are released. Its error
 	// names the holder of the first device that another holder has. While a MIG device is removed that has slices of one of them, it waits
 	// for that, at most until ctx ends.
-	AcquireClaim(ctx context.Context, claim Claim) error
+	AcquireClaim(ctx context.Context, claim ledger.Claim) error
 	// ResolveClaim changes the hold of a claim on a placement into one on the MIG device that is there now. It may be called again. The
 	// change is on disk when it returns without an error.
 	ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error
@@ -56,7 +28,7 @@ type Ledger interface {
 	ReleaseClaim(uid string) error
 	// AdoptClaims records that claims have their devices, because the kubelet lists them as prepared. Those that
 	// another claim's devices prevent are left out and reported by the ledger. After an error it is called again.
-	AdoptClaims(claims []Claim) error
+	AdoptClaims(claims []ledger.Claim) error
 }
 
 // Device is what the name of a published device stands for at this moment.

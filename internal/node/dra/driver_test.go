@@ -15,6 +15,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // one prepares one claim.
@@ -61,8 +62,8 @@ func TestPrepare(t *testing.T) {
 		t.Error(diff)
 	}
 	held := n.ledger.held[gpu.DeviceKey{GPU: "GPU-3"}]
-	wantHeld := Claim{UID: "u1", Namespace: "ns", Name: "train", Pods: []Pod{{UID: "pod-u1", Namespace: "ns", Name: "pod-of-train"}},
-		Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, TimeSlice: "default", Requests: []string{"gpu"}}, {Key: gpu.DeviceKey{GPU: "GPU-3"}, TimeSlice: "default", Requests: []string{"first/big"}}}}
+	wantHeld := ledger.Claim{UID: "u1", Namespace: "ns", Name: "train", Pods: []gpu.Pod{{UID: "pod-u1", Namespace: "ns", Name: "pod-of-train"}},
+		Devices: []ledger.ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, TimeSlice: "default", Requests: []string{"gpu"}}, {Key: gpu.DeviceKey{GPU: "GPU-3"}, TimeSlice: "default", Requests: []string{"first/big"}}}}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Error(diff)
 	}
@@ -298,7 +299,7 @@ func TestRetryWhilePreparing(t *testing.T) {
 func TestParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(8)
-		n.ledger.holdOn = func(Claim) { time.Sleep(time.Second) }
+		n.ledger.holdOn = func(ledger.Claim) { time.Sleep(time.Second) }
 		d := n.driver(t)
 		var claims []*resourceapi.ResourceClaim
 		for i := range 8 {
@@ -361,8 +362,8 @@ func TestAdopt(t *testing.T) {
 		{UID: "u4", Namespace: "ns", Name: "in-progress"},
 	}
 	d := n.driver(t)
-	want := map[gpu.DeviceKey]Claim{{GPU: "GPU-1"}: {UID: "u1", Namespace: "ns", Name: "train", Pods: []Pod{{UID: "p1"}},
-		Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, Requests: []string{"gpu"}}}}}
+	want := map[gpu.DeviceKey]ledger.Claim{{GPU: "GPU-1"}: {UID: "u1", Namespace: "ns", Name: "train", Pods: []gpu.Pod{{UID: "p1"}},
+		Devices: []ledger.ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, Requests: []string{"gpu"}}}}}
 	if diff := cmp.Diff(want, n.ledger.held); diff != "" {
 		t.Error(diff)
 	}

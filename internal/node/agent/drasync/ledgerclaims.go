@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -42,7 +43,7 @@ func (c ledgerClaims) ReleaseClaim(uid string) error {
 }
 
 // AdoptClaims implements dra.Ledger.
-func (c ledgerClaims) AdoptClaims(all []dra.Claim) error {
+func (c ledgerClaims) AdoptClaims(all []ledger.Claim) error {
 	list := make([]ledger.Claim, 0, len(all))
 	for _, claim := range all {
 		list = append(list, c.adopted(claim))
@@ -58,9 +59,9 @@ func (c ledgerClaims) AdoptClaims(all []dra.Claim) error {
 	return err
 }
 
-// adopted converts a claim of the kubelet's record. Its MIG devices exist unless the GPU was reset since.
-func (c ledgerClaims) adopted(from dra.Claim) ledger.Claim {
-	claim := converted(from)
+// adopted locates the devices of a claim of the kubelet's record. Its MIG devices exist unless the GPU was reset since.
+func (c ledgerClaims) adopted(claim ledger.Claim) ledger.Claim {
+	claim.Devices = slices.Clone(claim.Devices)
 	for i := range claim.Devices {
 		device := &claim.Devices[i]
 		of := c.deps.Current().GPU(device.Key.GPU)
@@ -75,22 +76,8 @@ func (c ledgerClaims) adopted(from dra.Claim) ledger.Claim {
 	return claim
 }
 
-func converted(from dra.Claim) ledger.Claim {
-	claim := ledger.Claim{UID: from.UID, Namespace: from.Namespace, Name: from.Name}
-	if from.Pods != nil {
-		claim.Pods = make([]gpu.Pod, 0, len(from.Pods))
-	}
-	for _, pod := range from.Pods {
-		claim.Pods = append(claim.Pods, gpu.Pod(pod))
-	}
-	for _, device := range from.Devices {
-		claim.Devices = append(claim.Devices, ledger.ClaimDevice{Key: device.Key, Profile: device.Profile, TimeSlice: device.TimeSlice, MPS: device.MPS, Requests: device.Requests})
-	}
-	return claim
-}
-
 // AcquireClaim implements dra.Ledger.
-func (c ledgerClaims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
+func (c ledgerClaims) AcquireClaim(ctx context.Context, claim ledger.Claim) error {
 	changed := c.deps.Ledger.Subscribe()
 	defer changed.Close()
 	again := c.deps.Clock.NewTicker(waitInterval) // Facts about pods are no change of the ledger.
@@ -121,10 +108,10 @@ func (c ledgerClaims) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.
 	return c.deps.Ledger.Resolve(ledger.Claim{UID: uid}.Holder(), placed, device)
 }
 
-// located converts a claim. A placement in which the claim has a MIG device stands for that device; when the GPU was reset, so that
-// the device does not exist any more, the claim holds the placement again.
-func (c ledgerClaims) located(from dra.Claim) (ledger.Claim, error) {
-	claim := converted(from)
+// located locates the devices of a claim. A placement in which the claim has a MIG device stands for that device; when the GPU was reset,
+// so that the device does not exist any more, the claim holds the placement again.
+func (c ledgerClaims) located(claim ledger.Claim) (ledger.Claim, error) {
+	claim.Devices = slices.Clone(claim.Devices)
 	holder, snapshot := claim.Holder(), c.deps.Current()
 	for _, h := range c.deps.Ledger.Holdings() {
 		if !h.Holder.Same(holder) || h.Key.MIG == "" {

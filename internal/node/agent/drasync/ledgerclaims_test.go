@@ -14,14 +14,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 var (
 	placedDevice = gpu.Placed("GPU-0", gpu.Placement{Start: 4, Size: 2})
 	migChange    = gpu.Holder{Kind: gpu.HolderMaintenance, ID: "change"}
-	trainClaim   = dra.Claim{UID: "u1", Namespace: "ns", Name: "train", Devices: []dra.ClaimDevice{{Key: placedDevice, Profile: "2g.20gb", Requests: []string{"a"}}}}
+	trainClaim   = ledger.Claim{UID: "u1", Namespace: "ns", Name: "train", Devices: []ledger.ClaimDevice{{Key: placedDevice, Profile: "2g.20gb", Requests: []string{"a"}}}}
 )
 
 // claimNode is a ledger and the hardware: a GPU with the MIG devices at 4.
@@ -98,7 +97,7 @@ func TestPlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.holds(t)
-	if err := n.AdoptClaims([]dra.Claim{trainClaim}); err != nil {
+	if err := n.AdoptClaims([]ledger.Claim{trainClaim}); err != nil {
 		t.Fatal(err)
 	}
 	n.holds(t, "GPU-0/4:2 2g.20gb")
@@ -109,7 +108,7 @@ func TestAdoptExisting(t *testing.T) {
 	n := newClaimNode(t)
 	n.exists("MIG-1")
 	for range 2 {
-		if err := n.AdoptClaims([]dra.Claim{trainClaim}); err != nil {
+		if err := n.AdoptClaims([]ledger.Claim{trainClaim}); err != nil {
 			t.Fatal(err)
 		}
 		n.holds(t, "GPU-0/MIG-1 2g.20gb")
