@@ -155,7 +155,7 @@ var rules = []rule{
 	{packages: "internal/node/offer", berth: []string{"internal/core/"}, others: none, never: []string{"os", "net"}},
 	{packages: "internal/node/statefile", berth: none, never: kubernetes},
 	{packages: "internal/node/nodeapi", berth: []string{"api/", "internal/core/gpu", "internal/node/signal"}},
-	{packages: "internal/node/problems", berth: []string{"internal/core/gpu", "internal/core/problem", "internal/node/signal"}, never: kubernetes},
+	{packages: "internal/node/problemlist", berth: []string{"internal/core/gpu", "internal/core/problem", "internal/node/signal"}, never: kubernetes},
 	{packages: "internal/node/podwatch", berth: []string{"api/", "internal/node/signal"}, never: []string{berth + "internal/node/ledger"}},
 	{packages: "internal/node/metrics", never: []string{nvml, berth + "internal/node/agent"}},
 	{packages: "internal/node/migapply", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},

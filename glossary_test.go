@@ -136,7 +136,7 @@ var plainPackages = []string{
 	"internal/node/openers",
 	"internal/node/pages",
 	"internal/node/podwatch",
-	"internal/node/problems",
+	"internal/node/problemlist",
 	"internal/node/signal",
 	"internal/node/statefile",
 	"internal/node/validate",

@@ -37,7 +37,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
-	"github.com/berth-gpu/berth/internal/node/problems"
+	"github.com/berth-gpu/berth/internal/node/problemlist"
 	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
@@ -123,8 +123,8 @@ type changes struct {
 // reports has the actors that show the node's state.
 type reports struct {
 	// list holds the problems that belong to no GPU, by source; problems adds those that the inventory and the ledger keep.
-	list       *problems.List
-	problems   problems.Joined
+	list       *problemlist.List
+	problems   problemlist.Joined
 	events     *nodeapi.Events
 	conditions *nodeapi.Conditions
 	publishers *workers

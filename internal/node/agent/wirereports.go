@@ -22,7 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/pages"
-	"github.com/berth-gpu/berth/internal/node/problems"
+	"github.com/berth-gpu/berth/internal/node/problemlist"
 	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
@@ -31,8 +31,8 @@ import (
 func (a *Agent) wireAPI() {
 	retry := nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}
 	a.reports.events = nodeapi.NewEvents(a.deps.API, retry, a.log("nodeapi"))
-	a.reports.list = problems.New(a.deps.Clock, a.log("problems"), a.reports.events.Problem)
-	a.reports.problems = problems.Joined{
+	a.reports.list = problemlist.New(a.deps.Clock, a.log("problems"), a.reports.events.Problem)
+	a.reports.problems = problemlist.Joined{
 		List: a.reports.list,
 		Others: []func() []gpu.Cause{
 			func() []gpu.Cause { return a.node.history.Faults() }, func() []gpu.Cause { return a.node.ledger.Faults() },

@@ -1,10 +1,10 @@
-// Package problems collects the problems of a node other than the health of its GPUs, by their source.
+// Package problemlist collects the problems of a node other than the health of its GPUs, by their source.
 //
 // It guarantees that each source replaces only its own problems, that a problem keeps its Since for as long as its code
 // and message do not change, that each new problem is logged once, at the level of its severity, and that subscribers
 // are signalled only when the list has changed. Nothing in it waits for a file, the API or a driver. It must not import
 // anything of Kubernetes but a clock.
-package problems
+package problemlist
 
 import (
 	"cmp"

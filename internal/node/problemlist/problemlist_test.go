@@ -1,4 +1,4 @@
-package problems_test
+package problemlist_test
 
 import (
 	"bytes"
@@ -12,13 +12,13 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/problems"
+	"github.com/berth-gpu/berth/internal/node/problemlist"
 )
 
 // newList returns a list at time 100 s, with its log.
-func newList() (*problems.List, *testingclock.FakePassiveClock, *bytes.Buffer) {
+func newList() (*problemlist.List, *testingclock.FakePassiveClock, *bytes.Buffer) {
 	clock, text := testingclock.NewFakePassiveClock(time.Unix(100, 0)), &bytes.Buffer{}
-	return problems.New(clock, slog.New(slog.NewTextHandler(text, nil)), func(gpu.Cause) {}), clock, text
+	return problemlist.New(clock, slog.New(slog.NewTextHandler(text, nil)), func(gpu.Cause) {}), clock, text
 }
 
 func TestSince(t *testing.T) {
