@@ -135,7 +135,7 @@ func (v *view) best(must, pool []int, size int) []int {
 func (v *view) positions(devices []int) (placement.Set, bool) {
 	var set placement.Set
 	for _, i := range devices {
-		p := v.devices[i].position
+		p := v.devices[i].Position
 		if p < 0 {
 			return 0, false
 		}

@@ -28,7 +28,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
@@ -49,7 +48,7 @@ type Inventory interface{ Current() *gpu.Snapshot }
 
 // Devices has the use of the devices.
 type Devices interface {
-	Current() []allocatable.Device
+	Current() []offer.Placed
 	// Units has the use in force, also of GPUs that are not there now.
 	Units() []offer.Unit
 	SubscribeSettled() *signal.Subscription

@@ -10,7 +10,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -85,7 +84,7 @@ func (s *Syncer) devices() []dra.Device {
 	for i := range snapshot.GPUs {
 		all[snapshot.GPUs[i].UUID] = pool.Use{}
 	}
-	inForce := map[gpu.DeviceKey]allocatable.Device{}
+	inForce := map[gpu.DeviceKey]offer.Placed{}
 	for _, device := range s.deps.Devices.Current() {
 		inForce[device.Key] = device
 		if device.Use.DynamicMIG {
