@@ -32,6 +32,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -53,12 +54,6 @@ const (
 	StepKept Step = "Stored units"
 )
 
-// Inventory is the node's hardware.
-type Inventory interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
-
 // Settings is the configuration.
 type Settings interface {
 	// Current returns the settings in force, and a version that changes with every change of the configuration; known
@@ -78,7 +73,7 @@ type Deps struct {
 	// StateDir is the folder of the file; content that was written in another boot than BootID is void.
 	StateDir  string
 	BootID    string
-	Inventory Inventory
+	Inventory inventory.Hardware
 	Settings  Settings
 	Ledger    Ledger
 	// Changing returns the GPUs whose MIG mode is about to change, or that are being repartitioned, with the reason, and all that

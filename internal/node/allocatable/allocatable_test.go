@@ -78,7 +78,7 @@ func (w *world) set(change func()) {
 func (w *world) open() *Devices {
 	w.t.Helper()
 	devices, result := Open(Deps{
-		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
+		StateDir: w.dir, BootID: "boot", Inventory: fakeInventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
 		Changing: func(*gpu.Snapshot) (changing map[gpu.UUID]string, repartitioned map[gpu.UUID]bool) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -107,14 +107,14 @@ func (w *world) open() *Devices {
 	return devices
 }
 
-type inventory struct{ w *world }
+type fakeInventory struct{ w *world }
 
-func (i inventory) Current() *gpu.Snapshot {
+func (i fakeInventory) Current() *gpu.Snapshot {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	return i.w.snapshot
 }
-func (i inventory) Subscribe() *signal.Subscription { return i.w.hardware.Subscribe() }
+func (i fakeInventory) Subscribe() *signal.Subscription { return i.w.hardware.Subscribe() }
 
 type settings struct{ w *world }
 

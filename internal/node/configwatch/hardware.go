@@ -4,22 +4,17 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
-
-// Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
 
 // Layouts returns the GPUs that a configuration gives another MIG layout than they have, and why its layouts cannot be applied.
 type Layouts func(by *v1alpha1.AgentConfig) (repartitioned map[gpu.UUID]bool, refused error)
 
 // hardwareJudge implements Judge.
 type hardwareJudge struct {
-	hardware Hardware
+	hardware inventory.Hardware
 	vendor   string
 	layouts  Layouts
 	changes  *signal.Subscription
@@ -27,7 +22,7 @@ type hardwareJudge struct {
 
 // JudgeByHardware returns a judge that refuses configurations that the hardware of the vendor does not support, and those whose layouts
 // cannot be applied where those of the configuration in force can. Its subscription lasts as long as the process.
-func JudgeByHardware(hardware Hardware, vendor string, layouts Layouts) Judge {
+func JudgeByHardware(hardware inventory.Hardware, vendor string, layouts Layouts) Judge {
 	return hardwareJudge{hardware, vendor, layouts, hardware.Subscribe()}
 }
 
@@ -59,7 +54,7 @@ func (j hardwareJudge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool)
 // Settings is the configuration as allocatable reads it.
 type Settings struct {
 	Config   Configuration
-	Hardware Hardware
+	Hardware inventory.Hardware
 	// Auto returns the API for the rules with allocation.api auto; known is false while it is not chosen.
 	Auto func() (api offer.API, known bool)
 	// Vendor and OtherVendors are as in [offer.Settings].

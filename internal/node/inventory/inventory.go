@@ -156,6 +156,12 @@ func (i *Inventory) Refresh(ctx context.Context) error {
 	return first
 }
 
+// Hardware is the inventory, or that of one vendor, for those who follow it.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
 // OfVendor is the inventory of one vendor's GPUs: its Current has no others, and its Refresh waits for no other vendor.
 type OfVendor struct {
 	*Inventory

@@ -43,6 +43,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -54,12 +55,6 @@ const Interval = time.Second
 // Config is the configuration; *[configwatch.Watcher] is one.
 type Config interface {
 	Current() configwatch.State
-	Subscribe() *signal.Subscription
-}
-
-// Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
 	Subscribe() *signal.Subscription
 }
 
@@ -95,7 +90,7 @@ type Node interface {
 type Deps struct {
 	Config Config
 	// Hardware is the inventory of the vendor whose GPUs have MIG.
-	Hardware  Hardware
+	Hardware  inventory.Hardware
 	Ledger    Ledger
 	Partition Partition
 	Modes     *Modes
