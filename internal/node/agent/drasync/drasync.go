@@ -56,6 +56,20 @@ type Devices interface {
 	Subscribe() *signal.Subscription
 }
 
+// Handover keeps GPUs out of one of the two APIs; the type Gate of package handover has it.
+type Handover interface {
+	// Publish takes the GPUs that are to be in slices and returns those that may be.
+	Publish(wanted []gpu.UUID) (allowed map[gpu.UUID]bool)
+	// Write begins to write a slice with these GPUs, unless one of them must be in none.
+	Write(gpus []gpu.UUID) (end func(), err error)
+	// Read begins to read the slices of the node; seen takes the GPUs that they have.
+	Read() (seen func(gpus []gpu.UUID))
+	// Counted returns the GPUs and the resources of which the kubelet counts devices for a device plugin.
+	Counted() (gpus map[gpu.UUID]bool, resources map[string]bool)
+	// Published returns the GPUs that slices may have, sorted.
+	Published() []gpu.UUID
+}
+
 // Changes are what changes devices for claims.
 type Changes struct {
 	// Ensure makes the devices of dynamic GPUs, as dra.Deps says.
@@ -92,7 +106,7 @@ type Deps struct {
 	Ledger     *ledger.Ledger
 	Changes    Changes
 	CDI        CDI
-	Handover   publish.Handover
+	Handover   Handover
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// NotPrepared reports on a claim why it could not be prepared. It must not block.
