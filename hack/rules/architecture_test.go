@@ -113,75 +113,52 @@ var rules = []rule{
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
 	// Node: no package but the agent knows an adapter or the simulator.
-	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: []string{"k8s.io/utils/clock"}, never: []string{nvml}},
-	{packages: "internal/node/agent/configsync", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/inventory", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: []string{"k8s.io/utils/clock"}, never: []string{nvml}},
+	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/inventory", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware", "internal/hardware/", "internal/node/cdi", "internal/node/hostruntime", "internal/node/hostruntime/hosttest", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
-	{packages: "internal/node/agent/inspect", berth: []string{"api/", "internal/core/", "internal/hardware/bound", "internal/node/labels", "internal/node/metrics", "internal/node/offer"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/gpuhistory", berth: []string{"internal/core/gpu", "internal/node/nodeapi", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/gpuhistory", berth: []string{"internal/core/gpu", "internal/node/inventory", "internal/node/nodeapi", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/library", berth: []string{"internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/logqueue", berth: none, others: none},
-	{packages: "internal/node/agent/cdisync", berth: []string{"internal/core/gpu", "internal/node/cdi", "internal/node/signal"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/flags", berth: []string{"api/", "internal/node/config"}, never: []string{nvml}},
-	{packages: "internal/node/agent/gatesync", berth: []string{"api/", "internal/core/gate", "internal/core/gpu", "internal/node/gatefacts", "internal/node/nodeapi", "internal/node/offer", "internal/node/podwatch", "internal/node/signal", "internal/node/stackfile", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/agent/grants", berth: []string{"internal/core/gpu", "internal/node/deviceplugin", "internal/node/ledger", "internal/node/signal"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/drasync", berth: []string{"internal/core/gpu", "internal/node/allocatable", "internal/node/dra", "internal/node/dra/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/dynamic"}},
-	{packages: "internal/node/agent/onhost", berth: []string{"api/", "internal/hardware/hostpath"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/actor", berth: []string{"internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/drasync", berth: []string{"internal/core/gpu", "internal/node/dra", "internal/node/dra/", "internal/node/dra/class", "internal/node/dra/prepared", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/dynamic"}},
 	{packages: "internal/node/agent/apichoice", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/ledger", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/handover", berth: []string{"internal/core/gpu", "internal/node/allocatable", "internal/node/kubelet", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/kubeletsync", berth: []string{"internal/core/gpu", "internal/node/filewatch", "internal/node/kubelet", "internal/node/ledger", "internal/node/podwatch", "internal/node/signal"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/nodeview", berth: []string{"internal/core/gpu", "internal/node/kubelet", "internal/node/ledger", "internal/node/offer", "internal/node/podwatch"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/publishers", berth: []string{"api/", "internal/node/configwatch", "internal/node/gpunode", "internal/node/nodeapi"}, never: []string{nvml}},
-	{packages: "internal/node/agent/healthsync", berth: []string{"internal/core/gpu", "internal/node/nodeapi", "internal/node/signal"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/labelsync", berth: []string{"api/", "internal/core/gpu", "internal/node/labels", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml}},
-	{packages: "internal/node/agent/metricsync", berth: []string{"internal/core/", "internal/node/counterlist", "internal/node/deviceplugin", "internal/node/dra/calls", "internal/node/kubelet", "internal/node/metrics", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/startup", berth: []string{"internal/core/gpu", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/handover", berth: []string{"internal/core/gpu", "internal/node/kubelet", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/kubeletsync", berth: []string{"internal/core/gpu", "internal/node/deviceplugin", "internal/node/filewatch", "internal/node/kubelet", "internal/node/ledger", "internal/node/offer", "internal/node/podwatch", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/healthsync", berth: []string{"internal/core/gpu", "internal/node/inventory", "internal/node/nodeapi", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/metricsync", berth: []string{"internal/core/", "internal/node/metrics", "internal/node/deviceplugin", "internal/node/dra", "internal/node/kubelet", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/serve", berth: []string{"api/", "internal/core/gpu", "internal/httpserver/", "internal/node/"}, never: []string{nvml, "k8s.io/client-go/dynamic"}},
-	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/inventory", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/bound", "internal/hardware/hostpath", "internal/node/hostconfig"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
+	{packages: "internal/node/cdi", berth: []string{"api/", "internal/core/gpu", "internal/hardware/bound", "internal/hardware/hostpath", "internal/node/hostconfig", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
 	{packages: "internal/node/validate", berth: []string{"api/", "internal/core/gpu", "internal/hardware/bound"}, others: []string{"golang.org/x/sys/", "k8s.io/apimachinery/"}},
-	{packages: "internal/node/agent/validatecmd", berth: []string{"api/", "internal/hardware/nvidia/cuda", "internal/node/validate"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/hostconfig", "internal/node/offer"}},
-	{packages: "internal/node/counterlist", berth: []string{"api/", "internal/core/dcgm", "internal/core/gpu", "internal/node/hostconfig"}, never: []string{nvml}},
-	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/hostconfig", "internal/node/signal", "internal/node/statefile"}},
+	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/node/config", "internal/node/hostconfig", "internal/node/inventory", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}},
 	{packages: "internal/node/dra/class", berth: []string{"internal/node/dra/pool", "internal/node/offer"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "sigs.k8s.io/yaml"}, never: []string{"os", "net"}},
-	{packages: "internal/node/dra/classcheck", berth: []string{"internal/core/gpu", "internal/node/dra/class", "internal/node/signal"}, never: []string{nvml}},
 	{packages: "internal/node/dra/pool", berth: []string{"internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin", nvml}},
-	{packages: "internal/node/dra", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/signal"}},
-	{packages: "internal/node/dra/calls", berth: none, others: none},
-	{packages: "internal/node/dra/claims", berth: []string{"internal/core/gpu", "internal/node/dra", "internal/node/dra/prepared", "internal/node/ledger"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/dra/claimstatus", berth: []string{"internal/core/gpu", "internal/core/mig", "internal/node/dra/pool", "internal/node/signal"}},
+	{packages: "internal/node/dra", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/node/config", "internal/node/dra/pool", "internal/node/ledger", "internal/node/signal"}},
 	{packages: "internal/node/dra/prepared", berth: []string{"internal/node/dra"}, others: []string{"github.com/cyphar/filepath-securejoin"}, never: kubernetes},
 	{packages: "internal/node/dra/publish", berth: []string{"internal/core/gpu", "internal/node/signal"}},
-	{packages: "internal/node/gatefacts", berth: []string{"api/", "internal/core/", "internal/node/hostconfig", "internal/node/hostruntime", "internal/node/podwatch"}, never: []string{nvml}},
+	{packages: "internal/node/gate", berth: []string{"api/", "internal/core/", "internal/hardware/hostpath", "internal/node/hostconfig", "internal/node/hostruntime", "internal/node/nodeapi", "internal/node/offer", "internal/node/podwatch", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/filewatch", berth: []string{"internal/node/signal"}, others: []string{"github.com/fsnotify/fsnotify", "k8s.io/utils/clock"}},
 	{packages: "internal/node/hostconfig", berth: none, never: kubernetes},
-	{packages: "internal/node/hostruntime", berth: []string{"internal/node/hostconfig", "internal/node/kubelet", "internal/node/kubeletconfig"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/hostruntime", berth: []string{"internal/node/hostconfig", "internal/node/kubelet", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/hostruntime/hosttest", berth: none, never: append(kubernetes, nvml)},
-	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/core/labelset", "internal/node/hostconfig", "internal/node/nodeapi", "internal/node/offer"}, never: []string{nvml}},
+	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/core/labelset", "internal/node/hostconfig", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml}},
 	{packages: "internal/node/gpunode", berth: []string{"api/", "internal/core/", "internal/node/ledger", "internal/node/nodeapi"}},
 	{packages: "internal/node/inventory", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, never: kubernetes},
 	{packages: "internal/node/kubelet/checkpoint", berth: none, never: []string{"os"}},
-	{packages: "internal/node/kubeletconfig", berth: []string{"internal/node/hostconfig", "internal/node/kubelet", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/ledger", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, others: []string{"github.com/google/renameio/", "golang.org/x/sys/", "k8s.io/utils/clock"}},
 	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/httpserver", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/stackfile", berth: []string{"api/", "internal/core/gpu", "internal/node/hostconfig"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/validationfiles", berth: []string{"internal/core/gate", "internal/hardware/hostpath", "internal/node/hostconfig"}, others: []string{"github.com/google/renameio/"}},
 	{packages: "internal/node/openers", berth: []string{"internal/core/gpu", "internal/node/kubelet"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/migsync", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/core/mig/migtest", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/migwants", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
+	{packages: "internal/node/agent/migsync", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/core/mig/migtest", "internal/node/config", "internal/node/configwatch", "internal/node/inventory", "internal/node/ledger", "internal/node/migapply", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/reset", berth: []string{"api/", "internal/core/gpu", "internal/httpserver", "internal/node/ledger", "internal/node/openers", "internal/node/signal", "internal/node/statefile"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/offer", berth: []string{"internal/core/"}, others: none, never: []string{"os", "net"}},
 	{packages: "internal/node/statefile", berth: none, never: kubernetes},
 	{packages: "internal/node/nodeapi", berth: []string{"api/", "internal/core/gpu", "internal/node/signal"}},
-	{packages: "internal/node/problems", berth: []string{"internal/core/gpu", "internal/core/problem", "internal/node/signal"}, never: kubernetes},
+	{packages: "internal/node/problemlist", berth: []string{"internal/core/gpu", "internal/core/problem", "internal/node/signal"}, never: kubernetes},
 	{packages: "internal/node/podwatch", berth: []string{"api/", "internal/node/signal"}, never: []string{berth + "internal/node/ledger"}},
 	{packages: "internal/node/metrics", never: []string{nvml, berth + "internal/node/agent"}},
-	{packages: "internal/node/migwants", berth: []string{"api/", "internal/core/gpu", "internal/core/mig", "internal/node/config", "internal/node/configwatch", "internal/node/ledger", "internal/node/migapply", "internal/node/offer"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/migapply", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
 
 	// Cluster: the concerns of the operator never import one another, nor the operator.
@@ -221,7 +198,7 @@ var wiring = map[string][]string{
 	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/hardware/nvidiatest", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
 	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
-	"internal/hardware/nvidia/cuda":      {"internal/node/agent/validatecmd"},
+	"internal/hardware/nvidia/cuda":      {"internal/node/agent/command"},
 	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/hardware/nvidiatest", "internal/cli/", "kube/"},
 }
 
@@ -343,8 +320,9 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 // TestImportRulesCatchBreaches proves that the rules above can fail.
 func TestImportRulesCatchBreaches(t *testing.T) {
 	tests := map[string]struct {
-		source, target string
-		want           bool
+		source string
+		target string
+		want   bool
 	}{
 		"core and Kubernetes":           {"internal/core/placement", "k8s.io/api/core/v1", true},
 		"core and node":                 {"internal/core/trace", berth + "internal/node/kubelet", true},
@@ -460,7 +438,8 @@ func TestNoSimulatorInTheAgent(t *testing.T) {
 	}
 	// The program of the simulated driver shows that nm finds the simulator where it is linked.
 	tests := map[string]struct {
-		wants, lacks string
+		wants string
+		lacks string
 	}{
 		"./cmd/berth-agent":               {wants: berth + "internal/hardware/nvidia.OpenLibrary", lacks: simulator},
 		"./internal/hardware/sim/program": {wants: simulator + ".OpenRoot", lacks: berth + "internal/node"},

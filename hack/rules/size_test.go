@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,160 +12,122 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// The limits of the agent and of the packages below it. What needs more than that has more than one concern.
-const (
-	mostLines   = 650
-	mostFields  = 12
-	mostImports = 12
-)
+// mostLines limits a function. Catalogues are data in the form of a function.
+const mostLines = 120
 
-// wires are the packages that may import any number of others, since they decide nothing.
-var wires = []string{"internal/node/agent", "internal/node/agent/command"}
+var catalogues = []string{"internal/core/problem", "internal/node/metrics/dcgm_xids.go"}
 
-// documents are structs that are the form of a JSON document: their fields are published, and no code depends on all of them.
-var documents = []string{"serve.DebugState"} // the page /debug/state
-
-// source is a file of the agent or of a package below it that is neither generated nor a test.
-type source struct {
-	path  string
-	lines int
-	file  *ast.File
-}
-
-// agentSources reads the files of the agent, by package.
-func agentSources(t *testing.T) map[string][]source {
-	t.Helper()
-	sources := map[string][]source{}
+// TestFunctionsStayShort: a longer function does more than one thing.
+func TestFunctionsStayShort(t *testing.T) {
 	for _, path := range goFiles(t) {
-		dir := filepath.ToSlash(filepath.Dir(path))
-		if !below(dir, []string{"internal/node/agent/"}) || strings.HasSuffix(path, "_test.go") || strings.Contains(filepath.Base(path), "zz_generated") {
+		if strings.HasSuffix(path, "_test.go") || slices.Contains(catalogues, path) || slices.Contains(catalogues, filepath.Dir(path)) {
 			continue
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+		positions := token.NewFileSet()
+		file := parse(t, positions, path, nil)
+		if ast.IsGenerated(file) {
+			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sources[dir] = append(sources[dir], source{path, strings.Count(string(text), "\n"), file})
-	}
-	if len(sources) < 20 {
-		t.Fatalf("only %d packages of the agent were found", len(sources))
-	}
-	return sources
-}
-
-// TestAgentPackagesStaySmall: the agent only wires, and each package below it has one concern.
-func TestAgentPackagesStaySmall(t *testing.T) {
-	for dir, files := range agentSources(t) {
-		lines, imports := 0, map[string]bool{}
-		for _, f := range files {
-			lines += f.lines
-			for _, i := range f.file.Imports {
-				if path := strings.Trim(i.Path.Value, `"`); strings.HasPrefix(path, berth) {
-					imports[path] = true
-				}
+		for _, decl := range file.Decls {
+			f, is := decl.(*ast.FuncDecl)
+			if !is {
+				continue
 			}
-		}
-		if lines > mostLines {
-			t.Errorf("%s has %d lines without its tests, want at most %d: move a concern into a package of its own", dir, lines, mostLines)
-		}
-		if len(imports) > mostImports && !slices.Contains(wires, dir) {
-			t.Errorf("%s imports %d packages of Berth, want at most %d: it wires, or decides more than one thing", dir, len(imports), mostImports)
-		}
-	}
-}
-
-// TestAgentStructsStaySmall: a struct with many fields is several. Configuration, which is set once and only read, does not count.
-func TestAgentStructsStaySmall(t *testing.T) {
-	for _, files := range agentSources(t) {
-		structs := map[string]*ast.StructType{}
-		for _, f := range files {
-			ast.Inspect(f.file, func(n ast.Node) bool {
-				if spec, ok := n.(*ast.TypeSpec); ok {
-					if s, ok := spec.Type.(*ast.StructType); ok {
-						structs[spec.Name.Name] = s
-					}
-				}
-				return true
-			})
-		}
-		for name, s := range structs {
-			name = files[0].file.Name.Name + "." + name
-			if fields := countFields(s, structs, holdsSettings(name)); fields > mostFields && !slices.Contains(documents, name) {
-				t.Errorf("struct %s has %d fields that are not configuration, want at most %d", name, fields, mostFields)
+			if lines := positions.Position(f.End()).Line - positions.Position(f.Pos()).Line + 1; lines > mostLines {
+				t.Errorf("%s: %s has %d lines, want at most %d", path, f.Name.Name, lines, mostLines)
 			}
 		}
 	}
 }
 
-// holdsSettings tells whether a struct is one in which a package gets its settings: its dependencies, or the flags.
-func holdsSettings(name string) bool { return strings.HasSuffix(name, "Deps") || name == "flags.Flags" }
-
-// countFields counts the fields of a struct, without settings if it holds some. The fields of an embedded struct of the package count
-// as the struct's own.
-func countFields(s *ast.StructType, structs map[string]*ast.StructType, settings bool) int {
-	count := 0
-	for _, field := range s.Fields.List {
-		if name, ok := field.Type.(*ast.Ident); ok && len(field.Names) == 0 && structs[name.Name] != nil {
-			count += countFields(structs[name.Name], structs, settings)
-		} else if !settings || !isSetting(field.Type) {
-			count += max(1, len(field.Names))
+// TestOneFieldPerLine: a struct type has one field a line, and in the wiring of the agent each literal over several lines too, so that the
+// limit of a file counts what there is.
+func TestOneFieldPerLine(t *testing.T) {
+	for _, path := range goFiles(t) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		positions := token.NewFileSet()
+		file := parse(t, positions, path, nil)
+		if ast.IsGenerated(file) {
+			continue
+		}
+		for _, position := range packedFields(positions, file, filepath.Dir(path) == "internal/node/agent") {
+			t.Errorf("%s: several fields stand on one line", position)
 		}
 	}
-	return count
 }
 
-// isSetting tells whether a field's type is that of a setting: a plain value, a list of them, a duration, or the exported type of the
-// configuration.
-func isSetting(t ast.Expr) bool {
-	switch t := t.(type) {
-	case *ast.Ident:
-		return slices.Contains([]string{"string", "bool", "int", "uint64", "float64"}, t.Name)
-	case *ast.ArrayType:
-		return isSetting(t.Elt)
-	case *ast.StarExpr:
-		return isSetting(t.X)
-	case *ast.SelectorExpr:
-		pkg, ok := t.X.(*ast.Ident)
-		return ok && (pkg.Name == "time" && t.Sel.Name == "Duration" || pkg.Name == "v1alpha1" && t.Sel.Name == "AgentConfig")
-	}
-	return false
-}
-
-// TestCountFields proves that the limit of fields can be broken.
-func TestCountFields(t *testing.T) {
-	const text = `package p
-type part struct { a, b func(); c map[string]int }
-type whole struct {
-	part
-	Name, Dir string
-	Interval time.Duration
-	List []string
-	Config *v1alpha1.AgentConfig
-	one, two chan int
-	other *part
-	sync.Mutex
-}`
-	file, err := parser.ParseFile(token.NewFileSet(), "p.go", text, 0)
+func parse(t *testing.T, positions *token.FileSet, path string, source any) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(positions, path, source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
-	structs := map[string]*ast.StructType{}
-	for _, decl := range file.Decls {
-		spec := decl.(*ast.GenDecl).Specs[0].(*ast.TypeSpec)
-		structs[spec.Name.Name] = spec.Type.(*ast.StructType)
-	}
-	tests := []struct {
-		name     string
-		settings bool
-		want     int
-	}{{"part", true, 3}, {"whole", true, 3 + 2 + 1 + 1}, {"whole", false, 3 + 5 + 2 + 1 + 1}}
-	for _, tc := range tests {
-		if got := countFields(structs[tc.name], structs, tc.settings); got != tc.want {
-			t.Errorf("%s has %d fields, want %d", tc.name, got, tc.want)
+	return file
+}
+
+// packedFields returns the positions of fields that share their line with others of a struct type that has a name or spans several lines,
+// and with literals also those of keys in struct literals that span several lines.
+func packedFields(positions *token.FileSet, file *ast.File, literals bool) (packed []token.Position) {
+	named := map[ast.Expr]bool{}
+	line := func(at token.Pos) int { return positions.Position(at).Line }
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.TypeSpec:
+			named[n.Type] = true
+		case *ast.StructType:
+			if !named[n] && line(n.Fields.Opening) == line(n.Fields.Closing) {
+				return true
+			}
+			last := 0
+			for _, field := range n.Fields.List {
+				if len(field.Names) > 1 || line(field.Pos()) == last {
+					packed = append(packed, positions.Position(field.Pos()))
+				}
+				last = line(field.End())
+			}
+		case *ast.CompositeLit:
+			if _, keyed := n.Type.(*ast.MapType); keyed || !literals || line(n.Lbrace) == line(n.Rbrace) {
+				return true
+			}
+			last := 0
+			for _, element := range n.Elts {
+				if _, keyed := element.(*ast.KeyValueExpr); keyed && line(element.Pos()) == last {
+					packed = append(packed, positions.Position(element.Pos()))
+				}
+				last = line(element.End())
+			}
+		}
+		return true
+	})
+	return packed
+}
+
+// TestPackedFields proves that the check above can fail.
+func TestPackedFields(t *testing.T) {
+	const source = `package p
+type a struct {
+	x, y int
+	z    int
+}
+type b struct{ x int; y int }
+type c struct{ x int }
+var d = map[struct{ x, y int }]bool{}
+var e = a{x: 1, y: 2}
+var f = a{
+	x: 1, y: 2,
+	z: 3,
+}
+`
+	for literals, want := range map[bool][]int{false: {3, 6}, true: {3, 6, 11}} {
+		positions := token.NewFileSet()
+		var lines []int
+		for _, position := range packedFields(positions, parse(t, positions, "p.go", source), literals) {
+			lines = append(lines, position.Line)
+		}
+		if !slices.Equal(lines, want) {
+			t.Errorf("with literals %v: lines %v, want %v", literals, lines, want)
 		}
 	}
 }

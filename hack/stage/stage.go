@@ -54,7 +54,11 @@ func (s Summary) String() string {
 
 // event is a line of `go test -json`; see `go doc test2json`.
 type event struct {
-	Action, Package, Test, Output, ImportPath string
+	Action     string
+	Package    string
+	Test       string
+	Output     string
+	ImportPath string
 }
 
 // result is the result of one test.

@@ -66,9 +66,10 @@ func (t *gpuRows) addGPU(d *v1alpha1.GPUListItem) {
 type gpuRows struct {
 	head []string
 	// offers and wide say which columns there are.
-	offers, wide bool
-	rows         [][]string
-	draining     []string
+	offers   bool
+	wide     bool
+	rows     [][]string
+	draining []string
 }
 
 // add completes a row with the resource that the device is advertised as, if there is any, and with its holders.

@@ -22,8 +22,10 @@ import (
 
 // gpuView is what berth gpus shows: every GPU, those that a filter selects, or counts of them.
 type gpuView struct {
-	summary, free, unhealthy bool
-	groupBy                  string
+	summary   bool
+	free      bool
+	unhealthy bool
+	groupBy   string
 }
 
 func (v *gpuView) bind(flags *pflag.FlagSet) {

@@ -97,9 +97,12 @@ func scriptParams() testscript.Params {
 
 // entry is a line of a checkpoint in readable form.
 type entry struct {
-	UID, Container, Resource string
-	IDs, CDI                 []string
-	Env                      map[string]string
+	UID       string
+	Container string
+	Resource  string
+	IDs       []string
+	CDI       []string
+	Env       map[string]string
 }
 
 func writeCheckpoint(ts *testscript.TestScript, _ bool, args []string) {

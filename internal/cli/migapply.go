@@ -53,13 +53,14 @@ func podsResource() schema.GroupVersionResource {
 
 // applier requests a layout and waits until it is applied.
 type applier struct {
-	client           dynamic.Interface
-	clock            clock.Clock
-	out              io.Writer
-	node, layoutName string
-	layout           mig.Layout
-	force            bool
-	wait             time.Duration
+	client     dynamic.Interface
+	clock      clock.Clock
+	out        io.Writer
+	node       string
+	layoutName string
+	layout     mig.Layout
+	force      bool
+	wait       time.Duration
 
 	lastLine string               // the last progress line
 	evicted  map[string]bool      // pods that are being terminated

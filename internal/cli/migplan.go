@@ -13,10 +13,11 @@ import (
 
 // migPlan is a plan with its context.
 type migPlan struct {
-	subject        *migSubject
-	layout, source string
-	gpus           []mig.GPUPlan
-	notRead        []v1alpha1.TraceNotRead
+	subject *migSubject
+	layout  string
+	source  string
+	gpus    []mig.GPUPlan
+	notRead []v1alpha1.TraceNotRead
 }
 
 // state returns the worst state of the GPUs.

@@ -28,13 +28,16 @@ const (
 
 // replayFlags are the flags of berth replay.
 type replayFlags struct {
-	nodes, pods, published, plot string
-	policies                     []string
-	seed                         uint64
-	seeds                        int
-	inflate                      float64
-	out                          output
-	cluster                      clusterFlags
+	nodes     string
+	pods      string
+	published string
+	plot      string
+	policies  []string
+	seed      uint64
+	seeds     int
+	inflate   float64
+	out       output
+	cluster   clusterFlags
 }
 
 func newReplayCommand(deps Deps) *cobra.Command {

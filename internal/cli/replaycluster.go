@@ -24,11 +24,13 @@ import (
 
 // clusterFlags are the flags of berth replay --cluster.
 type clusterFlags struct {
-	cluster              bool
-	from                 []string
-	add, remove, layouts []string
-	scale                float64
-	sources              sources
+	cluster bool
+	from    []string
+	add     []string
+	remove  []string
+	layouts []string
+	scale   float64
+	sources sources
 }
 
 // clusterNames lists the flags that only --cluster has, traceNames those that only traces have.

@@ -124,10 +124,11 @@ func TestReplayClusterRights(t *testing.T) {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", nil)
 	}
 	tests := map[string]struct {
-		resource     string
-		err          error
-		note, failed string
-		held         float64
+		resource string
+		err      error
+		note     string
+		failed   string
+		held     float64
 	}{
 		"everything":   {held: 5.125},
 		"no GPUNodes":  {resource: "gpunodes", err: forbidden("gpunodes"), note: "GPUNodes: this user may not read them", held: 5.125},

@@ -18,7 +18,8 @@ import (
 
 // Deps are the dependencies of the command.
 type Deps struct {
-	Out, Err io.Writer
+	Out io.Writer
+	Err io.Writer
 	// Name is the name that the program was called by: berth, or kubectl-berth.
 	Name string
 	// KubeletDir is the state directory of this machine's kubelet; empty means /var/lib/kubelet. The machine is a node

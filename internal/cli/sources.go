@@ -175,9 +175,11 @@ type found struct {
 	// host is what was found.
 	host *hostruntime.Host
 	// driver and dev are the roots of the driver's files and of its device nodes.
-	driver, dev string
+	driver string
+	dev    string
 	// pluginDir is the directory of the kubelet's socket for device plugins, and runtimeSocket the socket of the container runtime.
-	pluginDir, runtimeSocket string
+	pluginDir     string
+	runtimeSocket string
 }
 
 // find finds the paths of a node.

@@ -18,9 +18,10 @@ import (
 
 // fakeScreen is a terminal of a given size, with given input.
 type fakeScreen struct {
-	rows, columns int
-	typed         chan byte
-	restored      int
+	rows     int
+	columns  int
+	typed    chan byte
+	restored int
 }
 
 func (f *fakeScreen) size() (int, int)                 { return f.rows, f.columns }

@@ -138,8 +138,9 @@ func (l *liveTop) frame(rows, columns int) string {
 
 // terminal is a real terminal.
 type terminal struct {
-	in, out *os.File
-	before  *unix.Termios
+	in     *os.File
+	out    *os.File
+	before *unix.Termios
 }
 
 // openTerminal returns nil if out is not a terminal. Keys are read without waiting for Enter and are not echoed; ctrl-c

@@ -11,10 +11,11 @@ import (
 // TestTopologyOf reads the links of objects of other agents, and says in one line what is wrong with those that cannot be read.
 func TestTopologyOf(t *testing.T) {
 	for name, test := range map[string]struct {
-		gpus      int
-		rows, pci []string
-		want      [][]string
-		wantErr   string
+		gpus    int
+		rows    []string
+		pci     []string
+		want    [][]string
+		wantErr string
 	}{
 		"no GPUs":           {want: [][]string{}},
 		"an older agent":    {gpus: 2, rows: []string{"X NV4", "NV4 X"}, want: [][]string{{"X", "NV4"}, {"NV4", "X"}}},

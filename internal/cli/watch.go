@@ -158,8 +158,9 @@ type stackWait struct {
 	list  func(context.Context) ([]v1alpha1.GPUStack, error)
 	clock clock.PassiveClock
 	// read is when the GPUStacks were read, none that there was none, and made that there is one, which is not read again.
-	read       time.Time
-	none, made bool
+	read time.Time
+	none bool
+	made bool
 }
 
 // missing reports whether the API server serves GPUStacks and has none with the name that Berth has.

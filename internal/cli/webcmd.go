@@ -17,11 +17,12 @@ import (
 
 // webFlags are the flags of berth web.
 type webFlags struct {
-	address           string
-	port              int
-	signIn            bool
-	certFile, keyFile string
-	sessions          int
+	address  string
+	port     int
+	signIn   bool
+	certFile string
+	keyFile  string
+	sessions int
 }
 
 func newWebCommand(deps Deps) *cobra.Command {

@@ -175,9 +175,10 @@ func checkTexts(t *testing.T, body string, has, hasNot []string) {
 func TestSignedInUsers(t *testing.T) {
 	const ann = "system:serviceaccount:ml:ann"
 	tests := map[string]struct {
-		token       string
-		status      int
-		has, hasNot []string
+		token  string
+		status int
+		has    []string
+		hasNot []string
 	}{
 		"all rights":       {token: "t-admin", status: 200, has: []string{"train", "secret", "waits-a", "waits-b", "unseen-team"}},
 		"one namespace":    {token: "t-ann", status: 200, has: []string{"train", "waits-a", "may not list"}, hasNot: []string{"secret", "other-team", "waits-b", "unseen-team"}},
@@ -271,8 +272,10 @@ func TestManyNamespaces(t *testing.T) {
 func TestSignedInHolders(t *testing.T) {
 	const hidden = "in namespaces whose pods you may not list"
 	tests := map[string]struct {
-		rights, path string
-		has, hasNot  []string
+		rights string
+		path   string
+		has    []string
+		hasNot []string
 	}{
 		"all, of one":          {rights: "pods *", path: "/gpu/GPU-0", has: []string{"pod ml/train"}, hasNot: []string{hidden}},
 		"all, of the other":    {rights: "pods *", path: "/gpu/GPU-1", has: []string{"pod other-team/secret", "waits for other-team/secret"}, hasNot: []string{hidden}},

@@ -56,8 +56,9 @@ func runningPod() corev1.Pod {
 func TestSignedInPods(t *testing.T) {
 	const disagree = "different devices"
 	tests := map[string]struct {
-		pods        string // the namespace whose pods the user may list; each user may get them
-		has, hasNot []string
+		pods   string // the namespace whose pods the user may list; each user may get them
+		has    []string
+		hasNot []string
 	}{
 		"list":     {pods: "ml", has: []string{"pod ml/train", "GPU-0", "holders of GPU-0 in namespaces whose pods you may not list: 1"}, hasNot: []string{"secret", "other-team", "GPU-1", disagree}},
 		"list all": {pods: "*", has: []string{"pod ml/train", "other-team/secret"}, hasNot: []string{"you may not list", disagree}},

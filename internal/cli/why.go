@@ -22,9 +22,11 @@ import (
 // whyQuestion is what berth why is asked.
 type whyQuestion struct {
 	// kind is the kind of the object, or empty for a pod or, when there is none, a Job.
-	kind, namespace, name string
-	ifGone                []string
-	gpus                  int
+	kind      string
+	namespace string
+	name      string
+	ifGone    []string
+	gpus      int
 }
 
 func newWhyCommand(deps Deps) *cobra.Command {

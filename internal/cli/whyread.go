@@ -37,10 +37,12 @@ type whyReader struct {
 
 // whySubject is what was asked about: a pod, what creates pods, or what is known by its pods alone.
 type whySubject struct {
-	title, kind     string
-	namespace, name string
-	pod             *corev1.Pod
-	workload        *whyview.Workload
+	title     string
+	kind      string
+	namespace string
+	name      string
+	pod       *corev1.Pod
+	workload  *whyview.Workload
 }
 
 // whyObjects are the objects that were read.

@@ -25,7 +25,8 @@ const (
 
 // connections are the open connections of a server.
 type connections struct {
-	most, perAddress int
+	most       int
+	perAddress int
 
 	mu  sync.Mutex
 	all map[*conn]bool

@@ -38,7 +38,8 @@ type Options struct {
 	RequestTime time.Duration
 	// Connections is how many connections there are; 0 means Connections. PerAddress is how many one IP address has; 0 means PerAddress.
 	// The clients of a Unix socket have no address.
-	Connections, PerAddress int
+	Connections int
+	PerAddress  int
 	// ConnContext is that of http.Server.
 	ConnContext func(context.Context, net.Conn) context.Context
 	// Log gets what net/http reports, such as a panic of a handler, at the level Debug; nil for none. What is wrong with a request is the

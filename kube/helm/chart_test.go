@@ -164,7 +164,8 @@ func TestConfigFiles(t *testing.T) {
 	tests := map[string]struct {
 		args []string
 		// texts are the names with the text of the file, in their order; others are the further configurations.
-		texts, others []string
+		texts  []string
+		others []string
 	}{
 		"in the place of the default": {args: []string{"--set-file", "configFiles.default=" + file}, texts: []string{"default"}},
 		"beside the default":          {args: []string{"--set-file", "configFiles.a100=" + file}, texts: []string{"a100"}, others: []string{"default"}},
@@ -213,7 +214,8 @@ func TestConfigFiles(t *testing.T) {
 // TestRefused checks that Helm refuses values that the schema or a template forbids, with the key.
 func TestRefused(t *testing.T) {
 	tests := map[string]struct {
-		values, namespace string
+		values    string
+		namespace string
 		// want are parts of the message.
 		want []string
 	}{
@@ -303,7 +305,10 @@ func TestOtherRelease(t *testing.T) {
 		install   = "helm install mine CHART --namespace gpus --create-namespace\n"
 	)
 	for title, tc := range map[string]struct {
-		role, namespace, secrets, configMaps string
+		role       string
+		namespace  string
+		secrets    string
+		configMaps string
 		// want is part of the message.
 		want string
 	}{

@@ -26,7 +26,6 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
@@ -42,7 +41,11 @@ const (
 func start() time.Time { return time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC) }
 
 // query is a line of queries.tsv.
-type query struct{ source, text, reason string }
+type query struct {
+	source string
+	text   string
+	reason string
+}
 
 func queries(t *testing.T) []query {
 	t.Helper()
@@ -84,7 +87,7 @@ const shared = 4
 // newNode returns a node on which a pod holds each GPU but the shared one, and an XID is reported shortly before the end.
 func newNode(t *testing.T, name, profile string, config *v1alpha1.AgentConfig) *node {
 	t.Helper()
-	list := counterlist.Read(config)
+	list := metrics.ReadCounterList(config)
 	if len(list.Problems) > 0 {
 		t.Fatal(list.Problems)
 	}

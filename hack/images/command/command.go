@@ -18,7 +18,8 @@ import (
 // Deps are what the commands need.
 type Deps struct {
 	// Out takes results, Err progress and errors.
-	Out, Err io.Writer
+	Out io.Writer
+	Err io.Writer
 }
 
 // Run runs the command line and returns the exit status: 0, or 2 after an error.

@@ -18,7 +18,10 @@ import (
 
 // makeOptions are the flags of `berth-images make`.
 type makeOptions struct {
-	bin, output, registry, tag string
+	bin      string
+	output   string
+	registry string
+	tag      string
 }
 
 func makeCommand() *cobra.Command {

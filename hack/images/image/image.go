@@ -31,7 +31,9 @@ type Spec struct {
 	// Files maps paths in the image to paths on this machine. All files become executable and owned by root.
 	Files map[string]string
 	// Entrypoint, Cmd and Env are the image's defaults.
-	Entrypoint, Cmd, Env []string
+	Entrypoint []string
+	Cmd        []string
+	Env        []string
 	// User is the numeric user and group, such as 65532:65532; empty is root.
 	User string
 	// Labels are labels of the image's configuration.

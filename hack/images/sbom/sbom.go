@@ -31,7 +31,8 @@ const MediaType = "application/vnd.cyclonedx+json"
 // Subject is what a bill is of.
 type Subject struct {
 	// Name and Version are those of the image.
-	Name, Version string
+	Name    string
+	Version string
 	// Files maps paths in the image to paths on this machine.
 	Files map[string]string
 }

@@ -38,7 +38,11 @@ type Reader interface {
 }
 
 // Kubeconfig has the names that a kubeconfig has.
-type Kubeconfig struct{ Contexts, Clusters, Users []string }
+type Kubeconfig struct {
+	Contexts []string
+	Clusters []string
+	Users    []string
+}
 
 // GPU is a GPU or a MIG device.
 type GPU struct {
@@ -77,8 +81,9 @@ func Prepare(root *cobra.Command, deps Deps) {
 
 // preparation adds completion to commands from the two tables.
 type preparation struct {
-	deps             Deps
-	arguments, flags map[string]completion
+	deps      Deps
+	arguments map[string]completion
+	flags     map[string]completion
 }
 
 func (p preparation) prepare(cmd *cobra.Command, path string) {

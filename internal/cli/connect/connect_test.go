@@ -29,11 +29,20 @@ users:
 
 // connection is what a test looks at.
 type connection struct {
-	Host, Token, As, UID, CA, Cert, Key, ServerName, Namespace string
-	Groups, Named                                              []string
-	Insecure                                                   bool
-	Timeout                                                    time.Duration
-	Err                                                        string
+	Host       string
+	Token      string
+	As         string
+	UID        string
+	CA         string
+	Cert       string
+	Key        string
+	ServerName string
+	Namespace  string
+	Groups     []string
+	Named      []string
+	Insecure   bool
+	Timeout    time.Duration
+	Err        string
 }
 
 func parse(t *testing.T, args []string) (*Flags, error) {

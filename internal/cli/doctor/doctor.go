@@ -28,11 +28,14 @@ type Deps struct {
 	// HostRoot is the path of the host's /; CDI specs and the runtime's configuration name files below it.
 	HostRoot string
 	// DriverRoot contains the driver's files. DevRoot contains dev/; empty means DriverRoot.
-	DriverRoot, DevRoot string
+	DriverRoot string
+	DevRoot    string
 	// Proc is the /proc with the driver's files, Cgroup the host's /sys/fs/cgroup.
-	Proc, Cgroup string
+	Proc   string
+	Cgroup string
 	// KubeletDir is the kubelet's root directory, and PluginDir the directory of its socket for device plugins.
-	KubeletDir, PluginDir string
+	KubeletDir string
+	PluginDir  string
 	// KubeletRuns is true if KubeletDir is what the running kubelet was found to use.
 	KubeletRuns bool
 	// CDIDirs are the directories of CDI specs.

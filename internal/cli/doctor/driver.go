@@ -29,8 +29,9 @@ const (
 
 // procGPU is a GPU as the driver lists it in /proc.
 type procGPU struct {
-	address, uuid string
-	minor         uint32
+	address string
+	uuid    string
+	minor   uint32
 }
 
 // driver checks the kernel module.

@@ -133,7 +133,10 @@ func podUnready(pod *corev1.Pod) string {
 // allocatable compares the allocatable devices that the kubelet publishes with the healthy devices: those that the
 // agent advertises or, if its metrics were not read, those in the GPUNode.
 func (r *report) allocatable(node *corev1.Node, gpuNode *v1alpha1.GPUNode, said agentSaid) {
-	type bounds struct{ low, high int }
+	type bounds struct {
+		low  int
+		high int
+	}
 	want, source := map[string]bounds{}, "the agent advertises"
 	for resource, n := range said.healthy {
 		want[resource] = bounds{n, n}

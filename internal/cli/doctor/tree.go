@@ -44,7 +44,10 @@ func exists(root, path string) (bool, error) {
 }
 
 // number is the device number of a character device.
-type number struct{ major, minor uint32 }
+type number struct {
+	major uint32
+	minor uint32
+}
 
 // characterDevice returns the numbers of a device node, or fs.ErrInvalid for a file that is not a character device.
 func characterDevice(path string) (number, error) {

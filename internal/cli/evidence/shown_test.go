@@ -20,10 +20,12 @@ func TestShown(t *testing.T) {
 		{UUID: "GPU-b", MIGDevices: []v1alpha1.MIGDevice{{UUID: "MIG-b", Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: "theirs", Pod: "b", PodUID: "b"}}}}},
 	}
 	tests := map[string]struct {
-		device                 gpu.UUID
-		all                    bool
-		pods, unread, withheld int
-		asked                  string
+		device   gpu.UUID
+		all      bool
+		pods     int
+		unread   int
+		withheld int
+		asked    string
 	}{
 		"one of its GPUs":             {device: "GPU-a", pods: 1, unread: 1, withheld: 1, asked: "[mine theirs]"},
 		"one of its MIG devices":      {device: "MIG-", pods: 1, unread: 1, withheld: 1, asked: "[mine theirs]"},

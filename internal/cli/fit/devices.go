@@ -18,9 +18,11 @@ import (
 // device is one that a node can use.
 type device struct {
 	*resourceapi.Device
-	driver, pool string
+	driver string
+	pool   string
 	// own are the claims that hold it, and holders also those that hold counters of which it then cannot have enough; both are sorted.
-	own, holders []string
+	own     []string
+	holders []string
 }
 
 // id names the device in its cluster.
@@ -34,7 +36,10 @@ type unusable struct {
 }
 
 // poolKey names a pool.
-type poolKey struct{ driver, pool string }
+type poolKey struct {
+	driver string
+	pool   string
+}
 
 // devicesOn returns the devices of a node in the order of drivers, pools and slices, and the pools of which none is allocated.
 func (c *Checker) devicesOn(node *corev1.Node) (devices []device, unusables []unusable, err error) {
@@ -90,7 +95,10 @@ func defect(k poolKey, all []*resourceapi.ResourceSlice) *v1alpha1.FitReason {
 }
 
 // counter is one of a pool.
-type counter struct{ set, name string }
+type counter struct {
+	set  string
+	name string
+}
 
 // contradiction returns what makes the slices of a pool invalid; empty when they are valid.
 func contradiction(all []*resourceapi.ResourceSlice) string {

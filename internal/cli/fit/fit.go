@@ -42,7 +42,8 @@ type Settings struct {
 	Allocator structured.Features
 	CEL       cel.Features
 	// Timeout bounds one call of the allocator, for one node. Explain bounds each further call that finds what is in the way.
-	Timeout, Explain time.Duration
+	Timeout time.Duration
+	Explain time.Duration
 }
 
 // Defaults returns the settings of a scheduler of Kubernetes 1.37 with the default feature gates and configuration.
@@ -79,7 +80,10 @@ type Checker struct {
 }
 
 // relaxed says what an allocator leaves out.
-type relaxed struct{ held, taints bool }
+type relaxed struct {
+	held   bool
+	taints bool
+}
 
 // New returns a checker for a cluster's objects, which it does not change.
 func New(cluster Cluster, settings Settings) *Checker {

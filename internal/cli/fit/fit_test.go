@@ -165,9 +165,10 @@ const hopper = `device.attributes["gpu.berth.dev"].architecture == "Hopper"`
 func TestReasons(t *testing.T) {
 	clean := newCluster(t, false, "h100x8", "a100x8-80g")
 	for _, test := range []struct {
-		name, file string
-		change     func(*cluster)
-		want       []string
+		name   string
+		file   string
+		change func(*cluster)
+		want   []string
 	}{
 		{"fits", claimFile(8, "gpu.berth.dev", "", ""), nil, []string{"node-0: fits with 8", "node-1: fits with 8"}},
 		{
@@ -376,9 +377,10 @@ func TestPods(t *testing.T) {
 		c.Nodes[1].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": *resource.NewQuantity(n, resource.DecimalSI)}
 	}
 	for _, test := range []struct {
-		name, file string
-		change     func(*cluster)
-		want       []string
+		name   string
+		file   string
+		change func(*cluster)
+		want   []string
 	}{
 		{"extended resource", pod(extended(2)), nil, []string{"node-0: fits with 2", "node-1: fits with 2"}},
 		{

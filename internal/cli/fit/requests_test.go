@@ -91,9 +91,10 @@ func TestRequests(t *testing.T) {
 	onlyA := `, selectors: [{cel: {expression: 'device.attributes["example.com"].a == "1"'}}]`
 	all := func(c *cluster) { c.allocate("train", "node-0", c.gpus["node-0"]...) }
 	for _, test := range []struct {
-		name, file string
-		change     func(*testing.T, *cluster)
-		want       []string
+		name   string
+		file   string
+		change func(*testing.T, *cluster)
+		want   []string
 	}{
 		{
 			"admin access to held devices", requests("", "name: gpu, exactly: {deviceClassName: gpu.berth.dev, allocationMode: All, adminAccess: true}"),
@@ -257,9 +258,10 @@ func TestSharedCounters(t *testing.T) {
 		return requests("", fmt.Sprintf("name: mig, exactly: {deviceClassName: mig-%s.gpu.berth.dev, count: %d%s}", profile, count, ofFirst))
 	}
 	for _, test := range []struct {
-		name, file string
-		held       []string
-		want       []string
+		name string
+		file string
+		held []string
+		want []string
 	}{
 		{"the largest two", mig("3g.40gb", 2), nil, []string{"node-0: fits with 2"}},
 		{"two that overlap", mig("4g.40gb", 1), []string{first + "-1g10gb-0"}, []string{"node-0: Held Other claims hold 1 of the 1 device that matches, or capacity that these need: ml/small."}},
@@ -299,9 +301,10 @@ func TestExistingClaims(t *testing.T) {
 		return claim
 	}
 	for _, test := range []struct {
-		name, file string
-		change     func(*cluster)
-		want       []string
+		name   string
+		file   string
+		change func(*cluster)
+		want   []string
 	}{
 		{"allocated", file, func(c *cluster) { allocated(c, "node-1") }, []string{"node-0: ClaimElsewhere ResourceClaim large is allocated on another node.", "node-1: fits with 2"}},
 		{
@@ -369,10 +372,11 @@ func TestExtendedResources(t *testing.T) {
 		return made
 	}
 	for _, test := range []struct {
-		name, file string
-		change     func(*cluster)
-		want       []string
-		served     []v1alpha1.FitPluginResource
+		name   string
+		file   string
+		change func(*cluster)
+		want   []string
+		served []v1alpha1.FitPluginResource
 	}{
 		{
 			"served by the device plugin", limits("nvidia.com/gpu: 3"), func(c *cluster) { node(c, plugin) },

@@ -27,7 +27,9 @@ const (
 
 // Workload is what has to fit on one node.
 type Workload struct {
-	Kind, Namespace, Name string
+	Kind      string
+	Namespace string
+	Name      string
 	// Pod is nil for a claim.
 	Pod *corev1.Pod
 	// Claims are those of the pod, or the one.

@@ -23,8 +23,9 @@ func Properties() []string { return []string{ByNode, ByModel, ByNamespace, ByRes
 
 // Request is how much of a resource the pods of a namespace request.
 type Request struct {
-	Namespace, Resource string
-	Count               int64
+	Namespace string
+	Resource  string
+	Count     int64
 }
 
 // Input is what is counted.
@@ -96,7 +97,10 @@ func Groups(in *Input, by string) []v1alpha1.GPUGroup {
 }
 
 // member is the position of a node and of a GPU on it, from 1.
-type member struct{ node, gpu int }
+type member struct {
+	node int
+	gpu  int
+}
 
 // grouping collects groups. Units come in the order of nodes and GPUs, so the last member of a group says whether a node or GPU is new
 // to it.
@@ -171,9 +175,11 @@ func allocatable(state string) bool { return gpu.State(state).Allocatable() }
 
 // deviceUnit is a GPU without parts, or a MIG device, with its replicas.
 type deviceUnit struct {
-	resource          string
-	total, held, free int
-	holders           []v1alpha1.Holder
+	resource string
+	total    int
+	held     int
+	free     int
+	holders  []v1alpha1.Holder
 }
 
 // Advertised tells whether a GPU or a part of it is advertised.

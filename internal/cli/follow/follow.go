@@ -57,9 +57,11 @@ type Deps struct {
 	// Head is the header; nil for none.
 	Head []string
 	// State is the column in which a row is marked as removed, and Age one that changes by itself; -1 for none.
-	State, Age int
-	Out, Err   io.Writer
-	Clock      clock.Clock
+	State int
+	Age   int
+	Out   io.Writer
+	Err   io.Writer
+	Clock clock.Clock
 }
 
 // Run prints until ctx ends, or until the output cannot be written. An error before the first watch ends it too; later ones are
@@ -101,7 +103,8 @@ func (e *writeError) Unwrap() error { return e.err }
 type follower struct {
 	Deps
 	// began is set once a watch has begun, and connected when the one of this attempt has.
-	began, connected bool
+	began     bool
+	connected bool
 	// known are the rows of each object as they were printed.
 	known map[string][]Row
 	// With Select, shown are the names of the objects that are selected, sorted, selected is when they were read, and objects are all of

@@ -32,7 +32,8 @@ const (
 type Offer struct {
 	// List is the field of the object that has the rows, and Field a field of a row, for examples. An object without rows has no
 	// custom-columns, no --sort-by and no --no-headers.
-	List, Field string
+	List  string
+	Field string
 	// Named is set when rows have names, for -o name.
 	Named bool
 	// Wide is set when the table has more columns with -o wide.

@@ -49,9 +49,10 @@ func TestLayout(t *testing.T) {
 
 func TestBar(t *testing.T) {
 	tests := map[string]struct {
-		columns, total int
-		parts          []Part
-		want           string
+		columns int
+		total   int
+		parts   []Part
+		want    string
 	}{
 		"empty":                    {8, 10, nil, "░░░░░░░░"},
 		"nothing at all":           {8, 0, []Part{{0, '█'}}, "░░░░░░░░"},

@@ -11,7 +11,8 @@ import (
 // Output is what is known about where text is written.
 type Output struct {
 	// Rows and Columns are 0 where there is no limit.
-	Rows, Columns int
+	Rows    int
+	Columns int
 	// Colour is true where colours may be used.
 	Colour bool
 }

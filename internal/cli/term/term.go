@@ -90,8 +90,9 @@ func Table(w io.Writer, head []string, rows [][]string) error {
 
 // Node is a line of a tree with its children. The Note is printed in a column of its own to the right.
 type Node struct {
-	Text, Note string
-	Children   []*Node
+	Text     string
+	Note     string
+	Children []*Node
 }
 
 // Add adds a child to n and returns it.
@@ -106,7 +107,10 @@ const maxText = 76
 
 // Tree prints roots with their branches, with aligned notes.
 func Tree(w io.Writer, roots []*Node) error {
-	type line struct{ text, note string }
+	type line struct {
+		text string
+		note string
+	}
 	var lines []line
 	var walk func(nodes []*Node, indent string)
 	walk = func(nodes []*Node, indent string) {

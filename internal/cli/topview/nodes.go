@@ -13,14 +13,20 @@ import (
 
 // nodeFacts are the sums of a node's GPUs. What no GPU reports is absent.
 type nodeFacts struct {
-	name                                string
-	gpus, held, ill                     int
-	worst                               string
-	namespaces                          map[string]int
-	busy, temp, watts, limit, processes *float64
-	use                                 v1alpha1.GPUSampleUse
-	products                            []string
-	measured                            int // GPUs whose utilization is known
+	name       string
+	gpus       int
+	held       int
+	ill        int
+	worst      string
+	namespaces map[string]int
+	busy       *float64
+	temp       *float64
+	watts      *float64
+	limit      *float64
+	processes  *float64
+	use        v1alpha1.GPUSampleUse
+	products   []string
+	measured   int // GPUs whose utilization is known
 }
 
 // nodes returns a row for each node.

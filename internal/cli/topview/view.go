@@ -102,12 +102,17 @@ func wideColumns() []term.Column {
 
 // facts are the cells that devices, nodes and pods have in common.
 type facts struct {
-	health, holders, processes   string
-	key                          string // of the history
-	busy                         *float64
-	held                         bool
-	memory, temp, power, product string
-	wide                         []string
+	health    string
+	holders   string
+	processes string
+	key       string // of the history
+	busy      *float64
+	held      bool
+	memory    string
+	temp      string
+	power     string
+	product   string
+	wide      []string
 }
 
 func (v *View) row(f *facts, first ...string) []term.Cell {

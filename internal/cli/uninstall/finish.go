@@ -28,9 +28,12 @@ func (r *remover) deleteNodeState(ctx context.Context) error {
 // deleteObjects deletes the other objects of the cluster, and the definitions at last.
 func (r *remover) deleteObjects(ctx context.Context) error {
 	for _, of := range []struct {
-		group, version, resource string
-		namespace, selector      string
-		ours                     func(*unstructured.Unstructured) bool
+		group     string
+		version   string
+		resource  string
+		namespace string
+		selector  string
+		ours      func(*unstructured.Unstructured) bool
 	}{
 		{group: v1alpha1.Group, version: v1alpha1.Version, resource: "gpuquotas"},
 		{version: "v1", resource: "resourcequotas", selector: ofOperator, ours: func(o *unstructured.Unstructured) bool {

@@ -106,10 +106,12 @@ func (r *remover) readyNodes(ctx context.Context) (map[string]bool, error) {
 
 // progress is how far the cleaning of the hosts is.
 type progress struct {
-	observed         bool
-	desired, clean   int
-	skipped, waiting []string
-	refused          string
+	observed bool
+	desired  int
+	clean    int
+	skipped  []string
+	waiting  []string
+	refused  string
 }
 
 func (p *progress) done() bool {

@@ -21,7 +21,8 @@ type survey struct {
 	nodes      []v1alpha1.GPUNode
 	operations []v1alpha1.NodeOperation
 	// agent is the agent's DaemonSet, and hosts the one that cleans the nodes; nil when there is none.
-	agent, hosts *appsv1.DaemonSet
+	agent *appsv1.DaemonSet
+	hosts *appsv1.DaemonSet
 	// namespace is false when the namespace does not exist.
 	namespace bool
 	// podSecurity is the level that the namespace enforces.

@@ -33,7 +33,10 @@ var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
 })
 
 // violation is a value that the schema forbids.
-type violation struct{ key, message string }
+type violation struct {
+	key     string
+	message string
+}
 
 // violations returns what the schema forbids in values, in the order of the keys. Helm checks the merged values, in which a key without
 // a value is missing.

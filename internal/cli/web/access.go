@@ -12,7 +12,9 @@ import (
 
 // Access lets in who knows a token, on a loopback address.
 type Access struct {
-	token, host, port string
+	token string
+	host  string
+	port  string
 }
 
 // NewAccess returns the access to a listener with a new random token.

@@ -113,8 +113,12 @@ const (
 
 // shape is a rectangle of the picture of a GPU: of a class, or filled with a pattern.
 type shape struct {
-	X, Y, W, H  string
-	Class, Fill string
+	X     string
+	Y     string
+	W     string
+	H     string
+	Class string
+	Fill  string
 }
 
 func rect(x, y, w, h float64, class, fill string) shape {

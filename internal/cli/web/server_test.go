@@ -186,9 +186,11 @@ func TestAccess(t *testing.T) {
 		t.Fatalf("the token %q has fewer than 128 bits", token)
 	}
 	tests := map[string]struct {
-		target, host, cookie string
-		status               int
-		location             string
+		target   string
+		host     string
+		cookie   string
+		status   int
+		location string
 	}{
 		"the address":                    {target: "/?token=" + token, status: 303, location: "/"},
 		"the address of a view":          {target: "/?model=A&token=" + token, status: 303, location: "/?model=A"},
@@ -240,9 +242,10 @@ func TestAccess(t *testing.T) {
 // TestAddress checks that the address that is printed is the one that is listened on.
 func TestAddress(t *testing.T) {
 	tests := map[string]struct {
-		listener   net.TCPAddr
-		want, host string
-		status     int
+		listener net.TCPAddr
+		want     string
+		host     string
+		status   int
 	}{
 		"IPv4":             {listener: net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8899}, want: "http://127.0.0.1:8899/?token=", host: "127.0.0.1:8899", status: 303},
 		"another loopback": {listener: net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 8899}, want: "http://127.0.0.2:8899/?token=", host: "127.0.0.2:8899", status: 303},
@@ -409,8 +412,9 @@ func TestReasons(t *testing.T) {
 		}
 	})
 	tests := map[string]struct {
-		target      string
-		want, never []string
+		target string
+		want   []string
+		never  []string
 	}{
 		"the oldest":     {target: "/", want: []string{"reason of pod-0, false", "reason of pod-11, false", "20 more wait"}, never: []string{"reason of pod-12,"}},
 		"of a namespace": {target: "/?namespace=team-1", want: []string{"reason of pod-15, false", "reason of pod-26, false", "3 more wait"}, never: []string{"pod-14", "pod-27"}},

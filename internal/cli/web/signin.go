@@ -79,11 +79,13 @@ type SignIn struct {
 
 // session is a user who is signed in.
 type session struct {
-	token, user string
-	page        http.Handler
-	end         context.CancelFunc
+	token string
+	user  string
+	page  http.Handler
+	end   context.CancelFunc
 
-	begun, used time.Time
+	begun time.Time
+	used  time.Time
 	// review is held by the request that asks whose token it is; reviewed is when that was known.
 	review   chan struct{}
 	reviewed time.Time

@@ -68,7 +68,13 @@ func newSignInTest(t *testing.T, secure bool) *signInTest {
 
 // request is what a browser or a program sends.
 type request struct {
-	method, path, token, cookie, bearer, site, next string
+	method string
+	path   string
+	token  string
+	cookie string
+	bearer string
+	site   string
+	next   string
 	// port is that of the address that the browser has opened; 8088 if empty.
 	port string
 }

@@ -13,7 +13,10 @@ import (
 )
 
 // poolID names a pool.
-type poolID struct{ driver, name string }
+type poolID struct {
+	driver string
+	name   string
+}
 
 func poolOf(s *resourceapi.ResourceSlice) poolID { return poolID{s.Spec.Driver, s.Spec.Pool.Name} }
 

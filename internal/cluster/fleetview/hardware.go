@@ -14,7 +14,8 @@ import (
 // Hardware is what a GPUNode says: the devices of the node and who holds them. It does not change.
 type Hardware struct {
 	// Node is the name of the node, Product the model of its GPUs.
-	Node, Product string
+	Node    string
+	Product string
 	// Note says in one sentence why the GPUNode cannot be used, or which part of it; empty when all of it can.
 	Note string
 	// unusable is true when the counts of the Node decide.

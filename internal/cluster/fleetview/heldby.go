@@ -7,7 +7,10 @@ import (
 )
 
 // HeldEntry is how many devices of an entry of a node a pod has.
-type HeldEntry struct{ Entry, Devices int }
+type HeldEntry struct {
+	Entry   int
+	Devices int
+}
 
 // HeldBy returns what a pod has that was given to Build, by the position of the entry: as the GPUNode reports it, or as it was predicted.
 func (v *View) HeldBy(uid string) []HeldEntry {

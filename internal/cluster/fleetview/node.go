@@ -14,7 +14,9 @@ import (
 
 // Pod is a pod that is bound to a node and has not ended.
 type Pod struct {
-	UID, Namespace, Name string
+	UID       string
+	Namespace string
+	Name      string
 	// Requests are those of Resources.Requests.
 	Requests []fleet.Shape
 	// Assumed are the UUIDs of the physical GPUs that it was predicted to get, one list per request for devices; nil when nothing was
@@ -32,7 +34,8 @@ type Input struct {
 	// Pods are the pods of the node in the order in which the kubelet gets them.
 	Pods []Pod
 	// CPU (thousandths of a core) and Memory (MiB) are what these and all other pods of the node request.
-	CPU, Memory int64
+	CPU    int64
+	Memory int64
 	// Claimed are the UUIDs of the GPUs that are allocated to ResourceClaims, whole or in part.
 	Claimed map[string]bool
 }

@@ -39,7 +39,8 @@ type Class struct {
 type Question struct {
 	Gang gang.Gang
 	// Required and Preferred are the levels that the gang asks for. Those of Gang are that of the node where members share a ResourceClaim.
-	Required, Preferred int
+	Required  int
+	Preferred int
 	// Keys are the label keys of its levels, the widest first, without that of the node.
 	Keys []string
 	// Members are the pods of the members of the gang, in their order.

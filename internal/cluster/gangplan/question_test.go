@@ -104,11 +104,12 @@ func TestMembers(t *testing.T) {
 
 func TestLevels(t *testing.T) {
 	tests := map[string]struct {
-		topology            gangview.Topology
-		required, preferred int
-		segment             gang.Segment
-		keys                int
-		problem             string
+		topology  gangview.Topology
+		required  int
+		preferred int
+		segment   gang.Segment
+		keys      int
+		problem   string
 	}{
 		"none":                         {required: gang.Anywhere, preferred: 4, keys: 4},
 		"required":                     {topology: gangview.Topology{Required: rack}, required: 2, preferred: 4, keys: 4},

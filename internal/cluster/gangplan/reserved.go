@@ -14,7 +14,8 @@ type Reserved struct {
 	Priority int32
 	// Until is when the reservation ends at the latest, Before when pods have to end that get the places until then; it is empty where that
 	// is not known, and no pod gets them by its end. Both are as Kubernetes writes times, in UTC.
-	Until, Before string
+	Until  string
+	Before string
 }
 
 // String follows the name of what is reserved.

@@ -83,8 +83,9 @@ func TestSignature(t *testing.T) {
 		}}}
 	}
 	tests := map[string]struct {
-		both, one func(*corev1.Pod)
-		want      bool
+		both func(*corev1.Pod)
+		one  func(*corev1.Pod)
+		want bool
 	}{
 		"a label":                 {func(*corev1.Pod) {}, func(pod *corev1.Pod) { pod.Labels = map[string]string{"role": "master"} }, true},
 		"one repels pods like it": {repels, func(pod *corev1.Pod) { pod.Labels = map[string]string{"role": "master"} }, false},

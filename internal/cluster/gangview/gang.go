@@ -19,7 +19,8 @@ type Gang struct {
 	// Group is the UID of the PodGroup, empty where there is none.
 	Group types.UID
 	// Min is how many pods have to start together, Done of which have already succeeded. It is 0 where it is not known.
-	Min, Done int32
+	Min  int32
+	Done int32
 	// Members are the pods that wait for a node, or are on one and have not ended, by rank. A gang of more than MaxMembers has none.
 	Members []*corev1.Pod
 	// Topology is empty when there is a Problem.

@@ -79,8 +79,9 @@ const (
 
 // Key names a gang.
 type Key struct {
-	Source          Source
-	Namespace, Name string
+	Source    Source
+	Namespace string
+	Name      string
 	// Group names a group of a LeaderWorkerSet that is a gang of its own, as the group's leader is named; it is empty for other gangs.
 	Group string
 }

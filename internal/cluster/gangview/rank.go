@@ -13,7 +13,8 @@ type index struct {
 	// group is the part of the workload, compared before the numbers; or empty.
 	group string
 	// first has to be a number, second may be one.
-	first, second string
+	first  string
+	second string
 }
 
 // indexes returns what is known, in the order in which it counts: the pods of a JobSet are those of Jobs, and the pods of a LeaderWorkerSet
@@ -43,9 +44,10 @@ func indexes() [8]index {
 // ranked is a pod with what decides on its rank, in the order of the fields.
 type ranked struct {
 	// kind is the place in indexes, then pods with a number in their name, then the others.
-	kind          int
-	group         string
-	first, second int64
+	kind   int
+	group  string
+	first  int64
+	second int64
 	// last is the number at the end of the name.
 	last int64
 	pod  *corev1.Pod

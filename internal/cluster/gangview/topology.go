@@ -23,7 +23,10 @@ const (
 )
 
 // Level is a level of the topology: nodes with an equal value of the label Key are in one domain.
-type Level struct{ Name, Key string }
+type Level struct {
+	Name string
+	Key  string
+}
 
 // Levels are the levels that a configuration names, the widest first.
 type Levels []Level
@@ -77,7 +80,8 @@ func (l Levels) names() string {
 
 // Topology is where a gang has to be. Required, Preferred and SegmentLevel are label keys of nodes, or empty.
 type Topology struct {
-	Required, Preferred string
+	Required  string
+	Preferred string
 	// Unconstrained is true for a gang that says that any place will do.
 	Unconstrained bool
 	SegmentLevel  string
@@ -86,7 +90,11 @@ type Topology struct {
 
 // annotationSet is the annotations for the topology of one project.
 type annotationSet struct {
-	required, preferred, unconstrained, level, size string
+	required      string
+	preferred     string
+	unconstrained string
+	level         string
+	size          string
 	// layers is an annotation which Berth does not support.
 	layers string
 	// sizeAlone is true where a size without a level has a meaning that does not concern the place.

@@ -31,7 +31,8 @@ func TestTopology(t *testing.T) {
 	)
 	tests := map[string]struct {
 		// all are annotations of all four members, one are more of the second one, group are those of the PodGroup.
-		all, one    []string
+		all         []string
+		one         []string
 		group       map[string]string
 		levels      Levels
 		want        Topology

@@ -18,7 +18,9 @@ func TestNotKept(t *testing.T) {
 	tests := map[string]struct {
 		prepare func(*fakeAPI)
 		// status, reason and message are the condition's.
-		status, reason, message string
+		status  string
+		reason  string
+		message string
 		// writes is how often the class may be written, and line the line of the log about it.
 		writes int
 		line   string

@@ -51,7 +51,8 @@ type Deps struct {
 	// LeaderElect makes the operator wait until it holds the Lease.
 	LeaderElect bool
 	// ProbeListen and MetricsListen are the addresses of /healthz and /readyz, and of /metrics; "" means none.
-	ProbeListen, MetricsListen string
+	ProbeListen   string
+	MetricsListen string
 	// MetricsTokens makes /metrics need TLS and a token that may get it.
 	MetricsTokens bool
 	Clock         clock.Clock

@@ -16,8 +16,9 @@ import (
 type inputError struct {
 	File string
 	// Line begins with 1. Column is the name of the column; empty when the whole line is meant.
-	Line          int
-	Column, Value string
+	Line   int
+	Column string
+	Value  string
 	// Want is what is allowed.
 	Want string
 }
@@ -198,12 +199,18 @@ func (t *table) wrong(column, want string) error {
 
 // Published are the published results of a policy on a trace: allocated GPUs in per cent of the capacity, over ten seeds.
 type Published struct {
-	Trace, Policy string
-	At100, At130  Spread
+	Trace  string
+	Policy string
+	At100  Spread
+	At130  Spread
 }
 
 // Spread are the mean and the smallest and largest value.
-type Spread struct{ Mean, Min, Max float64 }
+type Spread struct {
+	Mean float64
+	Min  float64
+	Max  float64
+}
 
 // ReadPublished reads a list of published results: trace, policy, and mean, min and max of at100 and at130.
 func ReadPublished(file string, in io.Reader) ([]Published, error) {

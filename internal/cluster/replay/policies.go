@@ -31,7 +31,7 @@ func AllNames() []string { return append(policyNames(), fleet.PolicySpread, flee
 
 // Placed counts a pod for a scorer that considers which pods were placed, as that of GpuClustering does.
 func Placed(scorer fleet.Scorer, op fleet.Op) {
-	if own, ok := scorer.(observer); ok {
+	if own, ok := scorer.(*clusteringScorer); ok {
 		own.placed(op)
 	}
 }

@@ -35,7 +35,8 @@ type Sample struct {
 	// Allocated is what pods have of the capacity.
 	Allocated float64
 	// Fragmented is the fragmentation by the measure of the trace's mix, of the capacity; FragmentedIdle of what is idle.
-	Fragmented, FragmentedIdle float64
+	Fragmented     float64
+	FragmentedIdle float64
 }
 
 // Run is the result of one policy and seed.
@@ -93,14 +94,6 @@ func RunAll(ctx context.Context, t *Trace, o Options) ([]Run, error) {
 	return runs, nil
 }
 
-// chooser is a policy that does not take the best score.
-type chooser interface {
-	choose(d *fleet.Decider, s fleet.Shape) (fleet.Op, bool)
-}
-
-// observer is a scorer that counts what was placed.
-type observer interface{ placed(op fleet.Op) }
-
 // state is a run under way.
 type state struct {
 	fleet    *fleet.Fleet
@@ -130,10 +123,10 @@ func newState(t *Trace, mix fleet.Mix, name string, seed uint64) (*state, error)
 		capacity: t.capacity(), run: Run{Policy: policy.Name(), Seed: seed, Unplaced: map[fleet.Shape]int{}},
 	}
 	s.choose = s.decider.Best
-	if own, ok := policy.(chooser); ok {
+	if own, ok := policy.(*random); ok {
 		s.choose = func(shape fleet.Shape) (fleet.Op, bool) { return own.choose(s.decider, shape) }
 	}
-	if own, ok := s.decider.Scorer().(observer); ok {
+	if own, ok := s.decider.Scorer().(*clusteringScorer); ok {
 		s.placed = own.placed
 	}
 	for i := range s.loss {

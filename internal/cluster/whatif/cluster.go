@@ -41,7 +41,8 @@ type member struct {
 	gpuNode  *v1alpha1.GPUNode   // nil where there is none
 	hardware *fleetview.Hardware // with the holders as they are
 	// bound are the pods of the node, in the order of their creation; fixed those of them that stay on it.
-	bound, fixed []*corev1.Pod
+	bound []*corev1.Pod
+	fixed []*corev1.Pod
 }
 
 // pod is a pod that is placed again.
@@ -73,7 +74,13 @@ func (g *group) demand(r fleetview.Resources) int64 {
 }
 
 // skipped counts the pods that are not placed again.
-type skipped struct{ fixed, gated, claims, terminating, ignored int }
+type skipped struct {
+	fixed       int
+	gated       int
+	claims      int
+	terminating int
+	ignored     int
+}
 
 // fixedToNode tells whether a pod exists only on its node.
 func fixedToNode(p *corev1.Pod) bool {

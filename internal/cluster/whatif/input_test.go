@@ -15,9 +15,11 @@ func TestRead(t *testing.T) {
 	const want = "; want JSON as from kubectl get nodes,gpunodes,pods -A -o json"
 	node := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}}`
 	tests := map[string]struct {
-		text, err       string
-		nodes, gpuNodes int
-		notes           []string
+		text     string
+		err      string
+		nodes    int
+		gpuNodes int
+		notes    []string
 	}{
 		"empty":         {text: " ", err: "read f: an empty file" + want},
 		"YAML":          {text: "apiVersion: v1\n", err: "read f: at byte 0: invalid character 'a' looking for beginning of value" + want},

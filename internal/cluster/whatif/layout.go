@@ -240,8 +240,9 @@ func offerOf(d *v1alpha1.GPUDevice) *v1alpha1.DeviceOffer {
 // offers are how a cluster offers its devices.
 type offers struct {
 	// profiles are those of MIG devices, by profile, products those of whole GPUs, by model; any is the first of these.
-	profiles, products map[string]v1alpha1.DeviceOffer
-	any                string
+	profiles map[string]v1alpha1.DeviceOffer
+	products map[string]v1alpha1.DeviceOffer
+	any      string
 }
 
 func offersOf(nodes []v1alpha1.GPUNode) offers {

@@ -72,7 +72,10 @@ func (o *Objects) Read(file string, in io.Reader) error {
 }
 
 // dumpError is what is wrong in a dump.
-type dumpError struct{ file, text string }
+type dumpError struct {
+	file string
+	text string
+}
 
 func (e *dumpError) Error() string {
 	return fmt.Sprintf("read %s: %s; want JSON as from %s", e.file, e.text, DumpCommand)

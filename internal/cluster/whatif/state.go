@@ -68,8 +68,14 @@ func whole(milli int64) float64 { return float64(milli) / fleet.Whole }
 // state measures nodes, which are those of the members.
 func (c *cluster) state(nodes []*fleet.Node, measure *fleet.Measure) State {
 	s := State{Nodes: len(nodes), UnplacedShapes: []UnplacedShape{}, Devices: []Devices{}, Idle: []Idle{}}
-	type kind struct{ model, resource string }
-	type sums struct{ all, held int64 }
+	type kind struct {
+		model    string
+		resource string
+	}
+	type sums struct {
+		all  int64
+		held int64
+	}
 	counts := map[kind]*sums{}
 	var all, held, usable, lost, stranded int64
 	for _, n := range nodes {
@@ -102,10 +108,11 @@ func (c *cluster) state(nodes []*fleet.Node, measure *fleet.Measure) State {
 // idle says for all GPUs that are idle why they are.
 func (c *cluster) idle(nodes []*fleet.Node) []Idle {
 	type found struct {
-		gpus, most int64
-		nodes      int
-		example    string
-		text       string
+		gpus    int64
+		most    int64
+		nodes   int
+		example string
+		text    string
 	}
 	all := map[Reason]*found{}
 	for i, n := range nodes {

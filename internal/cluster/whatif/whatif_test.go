@@ -213,8 +213,11 @@ func TestQuestions(t *testing.T) {
 		return []Layout{l}
 	}
 	type want struct {
-		nodes, displaced, waiting int
-		gpus, held                float64
+		nodes     int
+		displaced int
+		waiting   int
+		gpus      float64
+		held      float64
 	}
 	tests := map[string]struct {
 		changes Changes

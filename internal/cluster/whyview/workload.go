@@ -16,10 +16,12 @@ import (
 
 // Workload is what creates pods: a Job, a ReplicaSet, a Deployment.
 type Workload struct {
-	Kind, Namespace, Name string
-	UID                   string
-	Template              corev1.PodTemplateSpec
-	Suspended             bool
+	Kind      string
+	Namespace string
+	Name      string
+	UID       string
+	Template  corev1.PodTemplateSpec
+	Suspended bool
 	// Queue is the queue of Kueue that admits it, or empty.
 	Queue string
 	// Refusals are messages of events that say why its pods could not be created, the latest first.

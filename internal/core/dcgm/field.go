@@ -42,7 +42,8 @@ type Export struct {
 
 // Refusal is a field of a list that has no value.
 type Refusal struct {
-	Name, Reason string
+	Name   string
+	Reason string
 }
 
 // Defaults returns the fields that are exported without a list.

@@ -43,7 +43,8 @@ type Mistake struct {
 	// Line counts from 1.
 	Line int
 	// What is wrong, and the fix.
-	What, Fix string
+	What string
+	Fix  string
 }
 
 // String returns the mistake as one line of a message.

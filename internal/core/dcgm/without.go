@@ -32,7 +32,10 @@ func withoutValue() []Field {
 }
 
 // Family is a group of fields that the table does not list.
-type Family struct{ Prefix, Reason string }
+type Family struct {
+	Prefix string
+	Reason string
+}
 
 // Families returns the reasons for fields that the table does not list, by the beginning of their names: the first that fits counts.
 func Families() []Family {

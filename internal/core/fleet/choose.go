@@ -10,7 +10,8 @@ type Choice struct {
 	GPUs GPUSet
 	// Degraded is how many of them are degraded, Crowded how many are below a PCIe switch with pods that need much
 	// bandwidth to the host, if the pod is one of these.
-	Degraded, Crowded int
+	Degraded int
+	Crowded  int
 	// Linked is true where the links between the GPUs are known; Answer is their value then.
 	Linked bool
 	Answer shared.Answer

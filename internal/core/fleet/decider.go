@@ -10,7 +10,9 @@ const (
 type Stats struct {
 	// Decisions counts the questions, Evaluations how often a node was checked for a shape, Scores how often the policy was
 	// asked.
-	Decisions, Evaluations, Scores uint64
+	Decisions   uint64
+	Evaluations uint64
+	Scores      uint64
 }
 
 // Decider chooses nodes by a policy. What it knows of a node for a shape it asks again only after the node has changed.

@@ -11,7 +11,8 @@ import (
 type Explanation struct {
 	Shape Shape
 	// Nodes is how many there are, Fits on how many of them the pod fits.
-	Nodes, Fits int
+	Nodes int
+	Fits  int
 	// Lacks are the reasons of the others, that of most nodes first.
 	Lacks []LackCount
 }

@@ -61,7 +61,8 @@ type Reason struct {
 	Lack Lack
 	// Want is what the pod requests and Have what the node has of it: GPUs, thousandths of a core, or MiB. Both are 0 when the
 	// model lacks.
-	Want, Have int64
+	Want int64
+	Have int64
 	// Model is that of the node's GPUs and Models are those that the pod accepts, when the model lacks.
 	Model  string
 	Models ModelSet
@@ -69,7 +70,8 @@ type Reason struct {
 	Share    int32
 	Resource string
 	// Draining and Gone count the GPUs of the node that are not usable.
-	Draining, Gone int
+	Draining int
+	Gone     int
 }
 
 // String returns the reason as part of a sentence.
@@ -108,9 +110,13 @@ func (r Reason) things() string { return cmp.Or(r.Resource, "GPUs") }
 // devices counts what a node has for a shape: devices in all, of entries that can be allocated, that are free, and that are free
 // without contention. single is true where a request for several is refused.
 type devices struct {
-	all, usable, free, calm int64
-	draining, gone          int
-	single                  bool
+	all      int64
+	usable   int64
+	free     int64
+	calm     int64
+	draining int
+	gone     int
+	single   bool
 }
 
 func count(n *Node, s *Shape) devices {

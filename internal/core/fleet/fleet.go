@@ -17,7 +17,11 @@ type Op struct {
 }
 
 // Totals are sums over a fleet: CPU in thousandths of a core, memory in MiB, GPUs in thousandths.
-type Totals struct{ CPU, Memory, GPU int64 }
+type Totals struct {
+	CPU    int64
+	Memory int64
+	GPU    int64
+}
 
 // Fleet is a set of nodes with what is free on them, and a log of operations that can be undone.
 type Fleet struct {
@@ -257,7 +261,10 @@ func (n *Node) addTraffic(physical uint8, traffic Traffic, pods int16) {
 }
 
 // Mark is a point in the log of operations.
-type Mark struct{ position, depth int }
+type Mark struct {
+	position int
+	depth    int
+}
 
 // Checkpoint begins to log operations. Rollback or Commit must end it; checkpoints can be nested.
 func (f *Fleet) Checkpoint() Mark {

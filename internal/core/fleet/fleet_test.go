@@ -268,9 +268,11 @@ func TestMeasure(t *testing.T) {
 	half, two := Shape{CPU: 2000, Memory: 1000, GPUs: 1, Share: 500}, Shape{CPU: 12_000, Memory: 5000, GPUs: 2, Share: Whole}
 	m := NewMeasure(TypicalShapes([]Shape{half, half, half, two}, 1))
 	tests := map[string]struct {
-		cpu, memory               int64
-		free                      []int32
-		fragmentation, strandedIn float64
+		cpu           int64
+		memory        int64
+		free          []int32
+		fragmentation float64
+		strandedIn    float64
 	}{
 		"all fit":              {64_000, 64_000, []int32{1000, 1000}, 0, 0},
 		"a remainder":          {64_000, 64_000, []int32{1000, 1000, 400}, 0.75*400 + 0.25*400, 0},

@@ -15,7 +15,8 @@ type Measure struct {
 	models map[string]*modelMix
 	// perCPU and perMemory are how many thousandths of a GPU one thousandth of a core, or one MiB, serves if the rest of a node
 	// is filled with the mean of the mix, times 2^32. 0 means that the mix does not need the resource.
-	perCPU, perMemory uint64
+	perCPU    uint64
+	perMemory uint64
 	// steps are the losses at which step grows by one.
 	steps [99]int64
 }

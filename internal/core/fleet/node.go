@@ -68,7 +68,8 @@ type GPU struct {
 	// Single is true where a request for more than one device of the entry's resource is refused.
 	Single bool
 	// Bandwidth counts the pods on the physical GPU that need much bandwidth of its memory, HostBandwidth those that need much to the host.
-	Bandwidth, HostBandwidth int16
+	Bandwidth     int16
+	HostBandwidth int16
 }
 
 // Total returns what the entry has in all, in thousandths.
@@ -86,8 +87,10 @@ type Node struct {
 	// Model is the model of all GPUs of the node.
 	Model string
 	// CPU and Memory are what pods can have in all, in thousandths of a core and MiB; FreeCPU and FreeMemory what no pod has.
-	CPU, FreeCPU       int64
-	Memory, FreeMemory int64
+	CPU        int64
+	FreeCPU    int64
+	Memory     int64
+	FreeMemory int64
 	// GPUs are the node's GPUs; their position is their index.
 	GPUs []GPU
 	// Links are the links between the physical GPUs, or nil where they are not known.

@@ -41,7 +41,8 @@ type Victim struct {
 	// Started is when the first of them started, in any unit; higher is later.
 	Started int64
 	// CPU (thousandths of a core) and Memory (MiB) are free on the node when it has ended.
-	CPU, Memory int64
+	CPU    int64
+	Memory int64
 	// Budgets are, for each pod that budgets count, the positions of those in Preemption.Budgets.
 	Budgets [][]int
 }

@@ -24,9 +24,11 @@ func (s Score) Step() int32 { return int32(s>>stepShift) & (1<<stepBits - 1) }
 type Parts struct {
 	// Degraded is how many GPUs are degraded, Crowded how many are below a PCIe switch with pods that need much bandwidth to the host;
 	// both are at most 3.
-	Degraded, Crowded int64
+	Degraded int64
+	Crowded  int64
 	// Links is how far the links between the GPUs are from the best ones, Broken how many sets of linked GPUs the choice breaks.
-	Links, Broken int64
+	Links  int64
+	Broken int64
 }
 
 // Parts returns the parts of a score that is not NoFit. The policy whose links say how fast they are has another unit of Links.

@@ -42,9 +42,11 @@ func (m ModelSet) String() string { return m.names }
 // Shape is what a pod requests. Pods of equal shapes are the same to a policy.
 type Shape struct {
 	// CPU is in thousandths of a core, Memory in MiB.
-	CPU, Memory int64
+	CPU    int64
+	Memory int64
 	// GPUs is the number of GPUs, Share what the pod requests of each, in thousandths. Both are 0, or none.
-	GPUs, Share int32
+	GPUs  int32
+	Share int32
 	// Models are the models that the pod accepts.
 	Models ModelSet
 	// Resource is the name of the resource of which GPUs is the number of devices; Share is 0 then. It is empty for shares.

@@ -17,8 +17,9 @@ type search struct {
 	// needs are empty where more victims can make the pod fit less.
 	needs []need
 	// looks counts how often walk asked whether all that is left is enough, stops how often it was not.
-	looks, stops int
-	sets         int // how many were tried
+	looks int
+	stops int
+	sets  int // how many were tried
 }
 
 // walk tries all sets that the ended victims and those up to a position make, the less important ones first. What it leaves out has more
@@ -91,7 +92,8 @@ type need struct {
 	want int64
 	free func(*Node) int64
 	// most is what the victim has that has most for each of its pods.
-	most, pods int64
+	most int64
+	pods int64
 }
 
 // needs returns what the pod needs, with the victims that have most of it.

@@ -91,7 +91,10 @@ type Facts struct {
 	// GPUs is true for a node that has GPUs, with or without a driver.
 	GPUs bool
 	// Driver, Runtime, Spec and Advertised are why the node is not ready; nil when it is.
-	Driver, Runtime, Spec, Advertised *Stop
+	Driver     *Stop
+	Runtime    *Stop
+	Spec       *Stop
+	Advertised *Stop
 	// InUse is true while a pod that is no validation pod holds a GPU, or a part of one.
 	InUse bool
 	// Key is what is to be validated; empty while that is not known.

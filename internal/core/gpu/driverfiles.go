@@ -10,7 +10,8 @@ type DriverFiles struct {
 	// Proc is the driver's folder below /proc, with version, gpus and capabilities.
 	Proc string
 	// Libraries are the names of the driver's libraries, and LibraryFolders where distributions and driver images install them.
-	Libraries, LibraryFolders []string
+	Libraries      []string
+	LibraryFolders []string
 	// Node is how the name of a GPU's own device node begins below /dev; its minor follows.
 	Node DriverNode
 	// Nodes are the device nodes that all programs need.
@@ -36,9 +37,11 @@ type DriverNode struct {
 // ContainerRuntime is a container runtime that gives a container the GPUs that its variables name.
 type ContainerRuntime struct {
 	// Program is part of the name of its program, and Prefix how the names of its handlers begin.
-	Program, Prefix string
+	Program string
+	Prefix  string
 	// Config is its configuration, and Refuses the setting that is false where variables of unprivileged containers do not count.
-	Config, Refuses string
+	Config  string
+	Refuses string
 	// DefaultCode is the problem code of a node on which it is the default runtime.
 	DefaultCode string
 }

@@ -157,7 +157,8 @@ type Event struct {
 	// GPU is the GPU concerned; empty when the driver does not name one: the event concerns every GPU then.
 	GPU UUID
 	// GI and CI are the MIG instance concerned, or NoInstance for the whole GPU.
-	GI, CI int
+	GI int
+	CI int
 	// Code is the error code; zero for an event without one.
 	Code Code
 	// Reset is true when the GPU was reset, or its driver was loaded again, at Time; there is no error code then.

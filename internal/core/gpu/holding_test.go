@@ -13,7 +13,8 @@ func TestOverlaps(t *testing.T) {
 	mig1, mig2 := gpu.DeviceKey{GPU: "G0", MIG: "M1"}, gpu.DeviceKey{GPU: "G0", MIG: "M2"}
 	mig1share, mig2share := gpu.DeviceKey{GPU: "G0", MIG: "M1", Share: 1}, gpu.DeviceKey{GPU: "G0", MIG: "M2", Share: 1}
 	tests := map[string]struct {
-		a, b gpu.DeviceKey
+		a    gpu.DeviceKey
+		b    gpu.DeviceKey
 		want bool
 	}{
 		"a GPU and itself":                      {whole, whole, true},
@@ -63,7 +64,8 @@ func TestHolderSame(t *testing.T) {
 	pod := gpu.Holder{Kind: gpu.HolderPod, PodUID: "u1", Container: "a"}
 	claim := gpu.Holder{Kind: gpu.HolderClaim, ID: "c1", Namespace: "ml", Name: "train"}
 	tests := map[string]struct {
-		a, b gpu.Holder
+		a    gpu.Holder
+		b    gpu.Holder
 		want bool
 	}{
 		"two containers of a pod":         {pod, gpu.Holder{Kind: gpu.HolderPod, PodUID: "u1", Container: "b"}, true},

@@ -191,9 +191,10 @@ func TestParseTopologiesInvertsBoth(t *testing.T) {
 func TestParseTopologiesRefuses(t *testing.T) {
 	two := []string{"X NV4", "NV4 X"}
 	for name, test := range map[string]struct {
-		gpus        int
-		rows, paths []string
-		want        string
+		gpus  int
+		rows  []string
+		paths []string
+		want  string
 	}{
 		"a row too few":         {3, two, nil, "parse topology: it has 2 rows for 3 GPUs, want one for each"},
 		"a row too many":        {1, two, nil, "parse topology: it has 2 rows for 1 GPUs, want one for each"},

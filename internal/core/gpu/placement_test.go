@@ -23,7 +23,8 @@ func TestOverlapsByPlacement(t *testing.T) {
 	share := func(key gpu.DeviceKey, n int) gpu.DeviceKey { key.Share = n; return key }
 	lower, upper := only(placed("G0", 0, 4)), only(placed("G0", 4, 4))
 	tests := map[string]struct {
-		a, b gpu.Located
+		a    gpu.Located
+		b    gpu.Located
 		want bool
 	}{
 		"a placement and itself":                             {lower, lower, true},

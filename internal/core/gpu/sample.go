@@ -160,8 +160,9 @@ func (c *GPUSample) Clone() GPUSample {
 
 // DeviceSample is what was measured of a MIG device.
 type DeviceSample struct {
-	UUID   UUID
-	GI, CI int
+	UUID UUID
+	GI   int
+	CI   int
 	Readings
 }
 
@@ -170,12 +171,16 @@ type ProcessSample struct {
 	// PID is that in the process namespace of the caller.
 	PID int
 	// GI and CI are the MIG instance, or NoInstance.
-	GI, CI int
+	GI int
+	CI int
 	// MemoryKnown is false where the driver does not report the memory of a process.
 	MemoryKnown bool
 	MemoryBytes uint64
 	// SM, Memory, Encoder and Decoder are ratios, 0 for an idle process. They are valid if GPUSample.ActivityKnown is set.
-	SM, Memory, Encoder, Decoder float64
+	SM      float64
+	Memory  float64
+	Encoder float64
+	Decoder float64
 }
 
 // SourceStatus is the result of one group of calls for a GPU.

@@ -93,11 +93,13 @@ func factStory(code string, recovery gpu.Recovery) string {
 
 func TestParseChecks(t *testing.T) {
 	for name, test := range map[string]struct {
-		disable, enable string
+		disable string
+		enable  string
 		// counted and dropped are XIDs that must and must not count then; facts reports whether level causes do.
-		counted, dropped []uint64
-		facts            bool
-		err              string
+		counted []uint64
+		dropped []uint64
+		facts   bool
+		err     string
 	}{
 		"default":                               {counted: []uint64{48, 79, 94}, dropped: []uint64{13, 31, 43, 45, 68, 109}, facts: true},
 		"one more":                              {disable: " 94, 79 ", counted: []uint64{48}, dropped: []uint64{13, 79, 94}, facts: true},

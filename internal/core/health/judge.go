@@ -22,7 +22,10 @@ const (
 const maxStanding = 32
 
 // Instance identifies a MIG instance of a GPU.
-type Instance struct{ GI, CI int }
+type Instance struct {
+	GI int
+	CI int
+}
 
 // Input is what Update and Judge derive verdicts from.
 type Input struct {

@@ -23,8 +23,9 @@ type linkRule struct {
 	// status is the second word of the report.
 	status uint32
 	// masks and values are two forms of the first word, of older and newer drivers.
-	masks, values [2]uint32
-	class         Class
+	masks  [2]uint32
+	values [2]uint32
+	class  Class
 }
 
 var linkRules = sync.OnceValue(func() []linkRule {

@@ -18,7 +18,8 @@ func DefaultIgnoredXIDs() map[uint64]bool {
 // Checks select the signals that count. The zero value is the default: all but DefaultIgnoredXIDs.
 type Checks struct {
 	// NoFacts ignores what scans find, NoXIDs what the driver reports. A GPU that does not answer is Gone all the same.
-	NoFacts, NoXIDs bool
+	NoFacts bool
+	NoXIDs  bool
 	// Ignored are XIDs besides DefaultIgnoredXIDs that do not count.
 	Ignored map[uint64]bool
 	// Enabled are XIDs that always count.
@@ -72,8 +73,9 @@ func (c *Checks) ignore(code uint64) {
 
 // checkList is one of the two variables.
 type checkList struct {
-	all, xids bool
-	codes     map[uint64]bool
+	all   bool
+	xids  bool
+	codes map[uint64]bool
 }
 
 func parseCheckList(name, text string) (checkList, error) {

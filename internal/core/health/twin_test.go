@@ -30,9 +30,10 @@ func (r *report) last() time.Time { return r.at[len(r.at)-1] }
 
 // look is one scan as the twin stores it.
 type look struct {
-	began          time.Time
-	answers, clean bool
-	recovery       gpu.Recovery
+	began    time.Time
+	answers  bool
+	clean    bool
+	recovery gpu.Recovery
 }
 
 // twin judges in a slow and simple way, with the states listed explicitly: it keeps the whole history.

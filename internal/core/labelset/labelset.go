@@ -56,5 +56,6 @@ type Host struct {
 type VGPU struct {
 	Present bool
 	// DriverVersion and DriverBranch are those of the hypervisor's driver.
-	DriverVersion, DriverBranch string
+	DriverVersion string
+	DriverBranch  string
 }

@@ -15,7 +15,9 @@ type arrangement struct {
 
 // cost is what a layout costs the current holders, in the order of the goals in the package comment.
 type cost struct {
-	holders, destroyed, held int
+	holders   int
+	destroyed int
+	held      int
 	// starts are the starts of the held instances that are destroyed.
 	starts uint64
 }

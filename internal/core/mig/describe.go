@@ -94,8 +94,9 @@ func onOff(on bool) string {
 
 // bar is a picture of a GPU's memory slices.
 type bar struct {
-	cell, slices int
-	text         []byte
+	cell   int
+	slices int
+	text   []byte
 }
 
 func newBar(cell, slices int) *bar {

@@ -46,9 +46,10 @@ func drawPlaced(g *GPU, choose chooser) Wanted {
 // exactTwin plans exact placements in the simplest way: it removes from the instances those that are not wanted, and tries to
 // create the others one by one. It shares no code with the package beyond the types.
 type exactTwin struct {
-	keep, destroy []Instance
-	create        []Placed
-	fits          bool
+	keep    []Instance
+	destroy []Instance
+	create  []Placed
+	fits    bool
 }
 
 func newExactTwin(g GPU, wanted Wanted) exactTwin {

@@ -69,8 +69,9 @@ func rtxPro6000() gpu.MIGGeometry {
 
 // gpuKind is a kind of GPU.
 type gpuKind struct {
-	name, product string
-	deviceID      uint32
+	name     string
+	product  string
+	deviceID uint32
 	// reset is set if a change of the mode needs a reset.
 	reset    bool
 	geometry gpu.MIGGeometry

@@ -24,7 +24,10 @@ type Entry struct {
 }
 
 // Board is a model on a certain board: PCI IDs 0xDDDDVVVV of the device and 0xSSSSVVVV of its subsystem.
-type Board struct{ DeviceID, SubsystemID uint32 }
+type Board struct {
+	DeviceID    uint32
+	SubsystemID uint32
+}
 
 // filtered reports whether the entry is for certain models only.
 func (e *Entry) filtered() bool { return len(e.DeviceIDs) > 0 || len(e.Boards) > 0 }

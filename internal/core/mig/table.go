@@ -26,7 +26,9 @@ type shape struct {
 	places []place
 	// media is set when an instance has all of the GPU's media engines of one kind, all when it has those of every
 	// kind, and none when it has no media engine.
-	media, all, none bool
+	media bool
+	all   bool
+	none  bool
 }
 
 // place is a placement, and the memory slices that it covers.
@@ -36,7 +38,10 @@ type place struct {
 }
 
 // slot is a place of a shape; both are positions.
-type slot struct{ shape, place int }
+type slot struct {
+	shape int
+	place int
+}
 
 func newTable(geometry *gpu.MIGGeometry) *table {
 	t := &table{geometry: geometry, shapes: make([]shape, 0, len(geometry.Profiles))}

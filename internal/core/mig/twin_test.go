@@ -58,8 +58,10 @@ func countPlaced(set []Placed) map[string]int {
 
 // verdict is the value of a plan by each goal.
 type verdict struct {
-	holders, destroyed, held int
-	starts                   []int
+	holders   int
+	destroyed int
+	held      int
+	starts    []int
 	// remaining is negated, so that lower is better, as for the other goals.
 	remaining []int
 }

@@ -368,9 +368,10 @@ func TestServeAnyMixFullyLinked(t *testing.T) {
 func TestChooseErrors(t *testing.T) {
 	node := loadMachine(t, "t4x4").node(t)
 	tests := map[string]struct {
-		available, must Set
-		size            int
-		want            string
+		available Set
+		must      Set
+		size      int
+		want      string
 	}{
 		"none":                   {SetOf(0, 1), 0, 0, "choose 0 GPUs: the number must be positive"},
 		"negative":               {SetOf(0, 1), 0, -2, "choose -2 GPUs: the number must be positive"},

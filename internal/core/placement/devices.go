@@ -28,7 +28,8 @@ type DeviceRequest struct {
 	Devices []Device
 	// Available are the devices that may be chosen, in any order; duplicates are ignored. The result includes all of
 	// Must, which is a subset of Available.
-	Available, Must []int
+	Available []int
+	Must      []int
 	// Load is, per physical GPU, how many devices have other holders (Must not counted).
 	Load []int
 	Size int

@@ -140,8 +140,10 @@ func reportRequests(t *testing.T, text *strings.Builder, m machine, node *Node) 
 }
 
 type comparison struct {
-	set, theirs Set
-	ours, best  int
+	set    Set
+	theirs Set
+	ours   int
+	best   int
 }
 
 func comparePairSum(t *testing.T, m machine, node *Node, available Set, size int) comparison {

@@ -71,7 +71,11 @@ func (s Score) String() string {
 }
 
 // Packing is how many disjoint fully linked sets a set contains, counted independently for each size.
-type Packing struct{ Eights, Fours, Twos int }
+type Packing struct {
+	Eights int
+	Fours  int
+	Twos   int
+}
 
 func (p Packing) String() string {
 	return fmt.Sprintf("8s:%d 4s:%d 2s:%d", p.Eights, p.Fours, p.Twos)

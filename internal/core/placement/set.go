@@ -73,8 +73,9 @@ func (s Set) before(other Set) bool {
 
 // subsets iterates over the subsets of a pool that have a fixed size, without allocation.
 type subsets struct {
-	pool, current Set
-	lowest        [MaxGPUs + 1]Set // lowest[t] is the t lowest members of pool
+	pool    Set
+	current Set
+	lowest  [MaxGPUs + 1]Set // lowest[t] is the t lowest members of pool
 }
 
 // newSubsets starts with the size lowest members; size is between 1 and pool.Len().

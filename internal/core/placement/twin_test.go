@@ -60,7 +60,11 @@ func (w *twin) weakestPair(set []int) int {
 
 // kruskal returns the smallest edge of the maximum spanning tree, or -1 for fewer than two GPUs.
 func (w *twin) kruskal(set []int) int {
-	type edge struct{ worth, i, j int }
+	type edge struct {
+		worth int
+		i     int
+		j     int
+	}
 	var edges []edge
 	group := map[int]int{}
 	for a, i := range set {

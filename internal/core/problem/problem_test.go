@@ -11,8 +11,9 @@ import (
 
 func TestFind(t *testing.T) {
 	tests := map[string]struct {
-		code, title string
-		ok          bool
+		code  string
+		title string
+		ok    bool
 	}{
 		"level":             {"GPU_LOST", "a GPU does not answer", true},
 		"XID":               {"XID79", "the driver reported XID 79: " + health.LookupXID(79).Meaning, true},

@@ -25,7 +25,10 @@ type catalogue struct {
 }
 
 // indexOf is an index, which counts the GPUs of one vendor.
-type indexOf struct{ vendor, index string }
+type indexOf struct {
+	vendor string
+	index  string
+}
 
 // opened is what a device node opens. own is true for the node of a GPU that is not shared with another subsystem.
 type opened struct {

@@ -10,7 +10,11 @@ import (
 )
 
 // ClaimRef identifies a ResourceClaim. A pod has only its name.
-type ClaimRef struct{ UID, Namespace, Name string }
+type ClaimRef struct {
+	UID       string
+	Namespace string
+	Name      string
+}
 
 // String returns namespace/name, or the UID if the name is unknown.
 func (r ClaimRef) String() string { return Ref(r).String() }

@@ -105,7 +105,11 @@ type Evidence struct {
 }
 
 // Ref identifies a pod. The checkpoint has only UIDs, PodResources only names.
-type Ref struct{ UID, Namespace, Name string }
+type Ref struct {
+	UID       string
+	Namespace string
+	Name      string
+}
 
 func (r Ref) named() bool { return r.Name != "" }
 
@@ -183,15 +187,22 @@ type AssignmentFact struct {
 }
 
 // EnvVar is one environment variable.
-type EnvVar struct{ Name, Value string }
+type EnvVar struct {
+	Name  string
+	Value string
+}
 
 // Mount is a host path in a container.
-type Mount struct{ HostPath, Path string }
+type Mount struct {
+	HostPath string
+	Path     string
+}
 
 // Node is a device node. Both numbers are Unknown if a source has only the path.
 type Node struct {
-	Path         string
-	Major, Minor int64
+	Path  string
+	Major int64
+	Minor int64
 }
 
 // Unknown is the number of a device node that a source does not state.
@@ -226,7 +237,8 @@ type ContainerFact struct {
 	// Mounts are those that concern GPUs.
 	Mounts []Mount
 	// NoNodes and NoEnv are true when the source cannot see device nodes or the environment.
-	NoNodes, NoEnv bool
+	NoNodes bool
+	NoEnv   bool
 }
 
 // ProcessFact assigns a process to a container.
@@ -279,9 +291,11 @@ type DeviceFact struct {
 
 // InstanceFact is the placement of a MIG device on its GPU. The zero value, which has no Size, means unknown.
 type InstanceFact struct {
-	GI, CI int
+	GI int
+	CI int
 	// Start and Size are in memory slices.
-	Start, Size int
+	Start int
+	Size  int
 }
 
 // The sharing modes, as GPUNode objects write them.

@@ -12,9 +12,10 @@ func TestFrom(t *testing.T) {
 	}
 	revision := debug.BuildSetting{Key: "vcs.revision", Value: "abc"}
 	tests := map[string]struct {
-		number, commit string
-		build          *debug.BuildInfo
-		want           string
+		number string
+		commit string
+		build  *debug.BuildInfo
+		want   string
 	}{
 		"stamped":                {"v1.2.3", "def", build("(devel)", revision), "v1.2.3 (commit def, go1.26.8)"},
 		"go build in a checkout": {"", "", build("(devel)", revision), "devel (commit abc, go1.26.8)"},

@@ -38,11 +38,13 @@ const MaxClasses = 32
 // GangInput is what an answer about a gang is computed from. Nothing of it is changed.
 type GangInput struct {
 	// Key tells gangs apart, Name is its NAMESPACE/NAME.
-	Key, Name string
+	Key  string
+	Name string
 	// Stop is what keeps schedulers from planning it; the zero value is nothing.
 	Stop GangStop
 	// Min is how many members have to start together, Done how many of these have succeeded.
-	Min, Done int
+	Min  int
+	Done int
 	// Placed is how many members have a node.
 	Placed int
 	// Continues is true for a gang that has lost members, the others of which go on.
@@ -57,8 +59,9 @@ type GangInput struct {
 	Levels  []string
 	Domains map[string][]string
 	// Required, Preferred and Segment are those of gang.Gang.
-	Required, Preferred int
-	Segment             gang.Segment
+	Required  int
+	Preferred int
+	Segment   gang.Segment
 	// Commands say what to do for a change of the gang.
 	Commands GangCommands
 	// Notes are what is not known, one sentence each.
@@ -88,13 +91,17 @@ const Value = "\x00"
 // GangCommands are commands, or instructions in words. They have Value where the new value has to be.
 type GangCommands struct {
 	// Minimum sets the least number of members, Level the level that is required, NoLevel removes it. Show shows the members.
-	Minimum, Level, NoLevel, Show string
+	Minimum string
+	Level   string
+	NoLevel string
+	Show    string
 }
 
 // GangFacts are what is said about the gang beside the reason.
 type GangFacts struct {
 	// Level and Domain are where the members fit, or where most of them do; empty for the whole fleet.
-	Level, Domain string
+	Level  string
+	Domain string
 	// Most is how many members fit there, those that have nodes included.
 	Most int
 }

@@ -123,7 +123,10 @@ func (g *gangWorld) fit(f *gang.Refusal) string {
 type totals struct {
 	resource string
 	// want is what the members request that have no node, all what the nodes have, usable what can be allocated, free what no pod has.
-	want, all, usable, free int64
+	want   int64
+	all    int64
+	usable int64
+	free   int64
 }
 
 // totals returns them for each resource of GPUs that is requested, in the order of the requests.

@@ -38,7 +38,10 @@ func (w *world) offers(resource string) bool {
 }
 
 // profile is the size of a MIG device: compute slices and GB of memory.
-type profile struct{ slices, memory int }
+type profile struct {
+	slices int
+	memory int
+}
 
 // parseProfile reads a profile out of the name of a resource, such as nvidia.com/mig-3g.20gb.
 func parseProfile(resource string) (p profile, ok bool) {

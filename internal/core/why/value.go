@@ -51,7 +51,8 @@ type Reserved struct {
 	Priority int32
 	// Until is when it ends at the latest, Before when pods have to end that get the places, empty where no end suffices; as Kubernetes
 	// writes times.
-	Until, Before string
+	Until  string
+	Before string
 }
 
 // Stop is something that keeps schedulers from looking at a pod, or a pod from being created.
@@ -67,9 +68,14 @@ type Stop struct {
 
 // Quota is a limit of a ResourceQuota that a pod would exceed. The amounts are quantities as Kubernetes writes them.
 type Quota struct {
-	Name, Resource string
+	Name     string
+	Resource string
 	// Want is what a pod requests, Used what is used of Hard; Needed is the limit that would suffice, Over by how much it exceeds Hard.
-	Want, Used, Hard, Needed, Over string
+	Want   string
+	Used   string
+	Hard   string
+	Needed string
+	Over   string
 }
 
 // Node is a node as the scheduler sees it.
@@ -90,7 +96,10 @@ type Node struct {
 }
 
 // Other is an amount of another resource.
-type Other struct{ All, Free int64 }
+type Other struct {
+	All  int64
+	Free int64
+}
 
 // Block is what keeps a pod from a node.
 type Block struct {
@@ -111,20 +120,23 @@ type Layout struct {
 // Holder is a pod on a node.
 type Holder struct {
 	// Name is NAMESPACE/NAME.
-	Name, Node string
+	Name string
+	Node string
 	// Devices are what it has of the node's entries.
 	Devices []Devices
 	// CPU is in thousandths of a core, Memory in MiB.
-	CPU, Memory int64
-	Others      map[string]int64
-	Traffic     fleet.Traffic
-	Priority    int32
+	CPU      int64
+	Memory   int64
+	Others   map[string]int64
+	Traffic  fleet.Traffic
+	Priority int32
 	// Since is when it was created, in seconds.
 	Since int64
 	// Owner is what created it: "Job train".
 	Owner string
 	// Ending is true for a pod that is being deleted, Permanent for one that would be created again on the same node.
-	Ending, Permanent bool
+	Ending    bool
+	Permanent bool
 	// Claims is true for a pod that has ResourceClaims.
 	Claims bool
 	// Gang is the Key of the gang of which it is a member, or empty.
@@ -132,7 +144,10 @@ type Holder struct {
 }
 
 // Devices are devices of an entry of a node.
-type Devices struct{ Entry, Count int }
+type Devices struct {
+	Entry int
+	Count int
+}
 
 // Claims evaluates the ResourceClaims of a pod.
 type Claims interface {
@@ -146,5 +161,6 @@ type Claims interface {
 // Relaxation is another request of a pod's claims.
 type Relaxation struct {
 	// Key names it, Text is a clause: "its claim requested 2 devices instead of 4".
-	Key, Text string
+	Key  string
+	Text string
 }

@@ -54,7 +54,8 @@ type Group struct {
 type verdict struct {
 	node      *Node
 	obstacles []Obstacle
-	rank, at  int
+	rank      int
+	at        int
 }
 
 // Explain says why a pod waits.

@@ -57,9 +57,12 @@ type Obstacle struct {
 	Key  string
 	Text string
 	// Want is what the pod requests, Have what the node has free, All what it has in all: devices, thousandths of a core, MiB, or units.
-	Want, Have, All int64
+	Want int64
+	Have int64
+	All  int64
 	// Draining and Gone are GPUs of the node that cannot be used.
-	Draining, Gone int
+	Draining int
+	Gone     int
 }
 
 // fits tells whether the pod fits on a node.
@@ -190,9 +193,10 @@ func (w *world) plain() (cpu, memory int64) {
 
 // demand is what a pod requests of a resource in all, and at once of different GPUs.
 type demand struct {
-	resource   string
-	want, once int64
-	shape      fleet.Shape
+	resource string
+	want     int64
+	once     int64
+	shape    fleet.Shape
 }
 
 // demands returns what the pod requests of GPUs, by resource, in the order of its requests.
@@ -243,10 +247,13 @@ func together(n *Node, s fleet.Shape) Obstacle {
 
 // stock counts the devices of a resource on a node: all, those of GPUs that can be allocated, and those that are free.
 type stock struct {
-	all, usable, free int64
-	draining, gone    int
-	single            bool
-	silent            int64
+	all      int64
+	usable   int64
+	free     int64
+	draining int
+	gone     int
+	single   bool
+	silent   int64
 }
 
 func (n *Node) stock(d *demand) (s stock) {

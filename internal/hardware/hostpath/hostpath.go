@@ -80,10 +80,11 @@ func (v View) Directory(p string) bool {
 // Node describes a file that should be a device node.
 type Node struct {
 	// Char is false for a file that is not a character device; the other fields are zero then.
-	Char         bool
-	Major, Minor uint32
-	Mode         fs.FileMode
-	GID          uint32
+	Char  bool
+	Major uint32
+	Minor uint32
+	Mode  fs.FileMode
+	GID   uint32
 }
 
 // Device reads a device node. A path that this process has (the /dev of a privileged container) is used as it is;

@@ -22,7 +22,8 @@ type Roots struct {
 	// Dev holds the directory dev with the device nodes.
 	Dev string
 	// Proc and Sys are the roots of procfs and sysfs.
-	Proc, Sys string
+	Proc string
+	Sys  string
 }
 
 // Deps is what an Adapter needs.
@@ -77,7 +78,8 @@ type Adapter struct {
 	// silent counts the scans in a row that failed with a transient error of the driver.
 	silent int
 	// formerPaths are the paths of the previous session.
-	paths, formerPaths map[pair]gpu.PCIPath
+	paths       map[pair]gpu.PCIPath
+	formerPaths map[pair]gpu.PCIPath
 	// last is the topology of the last scan and what it was computed from.
 	last cachedTopology
 

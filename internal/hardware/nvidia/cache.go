@@ -23,7 +23,8 @@ const (
 type cached[T any] struct {
 	value T
 	// have is true once there is a value, current while it is of this session and was not invalidated.
-	have, current bool
+	have    bool
+	current bool
 	// failed counts the scans in a row in which a call failed.
 	failed int
 	// answered are the calls that returned a part of the value.
@@ -41,7 +42,8 @@ func (m *cached[T]) expected(essential bool) expectation {
 type expectation struct {
 	calls map[string]bool
 	// exceptGone is true when NOT_FOUND is an answer, and none when each code is one.
-	exceptGone, none bool
+	exceptGone bool
+	none       bool
 }
 
 // has reports whether the return code of a call is no answer, since it has had a value before.

@@ -75,7 +75,10 @@ func (a *work) lifeOf(q *caller, d nvml.Device, read map[uint32]uint64) gpu.Life
 }
 
 func checkRemappedRows(q *caller, d nvml.Device, _ *history) []gpu.Cause {
-	type state struct{ pending, failed bool }
+	type state struct {
+		pending bool
+		failed  bool
+	}
 	rows, ok := invoke(q, "nvmlDeviceGetRemappedRows", func() (state, nvml.Return) {
 		_, _, pending, failed, ret := d.GetRemappedRows()
 		return state{pending, failed}, ret

@@ -28,9 +28,11 @@ type node struct {
 	// gpus are those that NVML counts, in its order.
 	gpus []*fakeGPU
 	// initReturn is the return code of Init, callReturn that of every other library call.
-	initReturn, callReturn nvml.Return
-	missing                map[string]bool // missing symbols of the library
-	events, late           chan nvml.EventData
+	initReturn nvml.Return
+	callReturn nvml.Return
+	missing    map[string]bool // missing symbols of the library
+	events     chan nvml.EventData
+	late       chan nvml.EventData
 	// now is the adapters' clock; the real one when nil.
 	now      func() time.Time
 	ancestor func(x, y *fakeGPU) (nvml.GpuTopologyLevel, nvml.Return)
@@ -45,19 +47,21 @@ type fakeGPU struct {
 	// broken is the return code of every call on the device unless it is SUCCESS.
 	broken nvml.Return
 	// handle is the return code of DeviceGetHandleByIndex.
-	handle          nvml.Return
-	ecc, eccSRAM    uint64
-	pending, failed bool
-	recovery        nvml.DeviceGpuRecoveryAction
-	noRecovery      bool
-	pagesPending    nvml.EnableState
-	pages           nvml.Return // the return code of a GPU that retires no pages
-	temperature     uint32
-	throttle        uint64
-	linkErrors      uint64
-	links           []fakeLink
-	fabric          nvml.GpuFabricInfo
-	mig             []*fakeMIG
+	handle       nvml.Return
+	ecc          uint64
+	eccSRAM      uint64
+	pending      bool
+	failed       bool
+	recovery     nvml.DeviceGpuRecoveryAction
+	noRecovery   bool
+	pagesPending nvml.EnableState
+	pages        nvml.Return // the return code of a GPU that retires no pages
+	temperature  uint32
+	throttle     uint64
+	linkErrors   uint64
+	links        []fakeLink
+	fabric       nvml.GpuFabricInfo
+	mig          []*fakeMIG
 }
 
 // fakeLink is an NVLink; to is a PCI address, or "switch".
@@ -69,8 +73,10 @@ type fakeLink struct {
 }
 
 type fakeMIG struct {
-	uuid, name string
-	gi, ci     int
+	uuid       string
+	name       string
+	gi         int
+	ci         int
 	empty      bool // it has no compute instance
 	profileID  uint32
 	placement  nvml.GpuInstancePlacement

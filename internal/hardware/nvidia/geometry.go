@@ -14,7 +14,8 @@ import (
 type geometry struct {
 	gpu.MIGGeometry
 	// names and suffixes are by profile ID, for every profile of the GPU, also where the driver does not report its placements.
-	names, suffixes map[uint32]string
+	names    map[uint32]string
+	suffixes map[uint32]string
 	// driver and enabled are the version and the MIG mode at that time.
 	driver  string
 	enabled bool

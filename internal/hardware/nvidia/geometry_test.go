@@ -35,11 +35,12 @@ func geometryA100() gpu.MIGGeometry {
 
 // kind is a profile as NVML reports it.
 type kind struct {
-	number        int
-	slices, count uint32
-	mib           uint64
-	size          uint32
-	starts        []uint32
+	number int
+	slices uint32
+	count  uint32
+	mib    uint64
+	size   uint32
+	starts []uint32
 }
 
 // partitionable gives a GPU those profiles.

@@ -45,8 +45,9 @@ type history struct {
 
 // sustained is a state that counts once it has lasted for some time.
 type sustained struct {
-	since, last time.Time
-	counts      bool
+	since  time.Time
+	last   time.Time
+	counts bool
 }
 
 // counterReading is the value of a counter at a time.
@@ -85,8 +86,9 @@ func checkRetiredPages(q *caller, d nvml.Device, h *history) []gpu.Cause {
 
 // temperatureLimit is a threshold and its cause.
 type temperatureLimit struct {
-	code, word string
-	kind       nvml.TemperatureThresholds
+	code string
+	word string
+	kind nvml.TemperatureThresholds
 }
 
 // temperatureLimits are ordered from the lower to the higher.
@@ -152,8 +154,9 @@ func (h *history) readLimits(q *caller, d nvml.Device) bool {
 
 // throttleReason is a bit of the clocks' reasons and its cause.
 type throttleReason struct {
-	bit        uint64
-	code, text string
+	bit  uint64
+	code string
+	text string
 }
 
 // throttleReasons are ordered from the specific to the general: the hardware's slowdown is reported only where its kind is not

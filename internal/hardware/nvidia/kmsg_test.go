@@ -59,8 +59,9 @@ func TestParseNotice(t *testing.T) {
 
 func TestRecordText(t *testing.T) {
 	for name, test := range map[string]struct {
-		line, want string
-		ok         bool
+		line string
+		want string
+		ok   bool
 	}{
 		"record":        {"4,1234,98765,-;NVRM: Xid", "NVRM: Xid", true},
 		"with caller":   {"4,1234,98765,-,caller=T1;text; more", "text; more", true},

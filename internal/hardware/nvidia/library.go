@@ -46,9 +46,10 @@ type library struct {
 
 // libraryIdentity identifies a version of a file.
 type libraryIdentity struct {
-	path        string
-	inode       uint64
-	size, mtime int64
+	path  string
+	inode uint64
+	size  int64
+	mtime int64
 }
 
 func (i libraryIdentity) String() string {

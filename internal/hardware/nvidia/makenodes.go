@@ -21,9 +21,10 @@ const defaultNodeMode = 0o666
 
 // wantedNode is a device node that must exist below dev.
 type wantedNode struct {
-	name         string
-	major, minor uint32
-	mode         fs.FileMode
+	name  string
+	major uint32
+	minor uint32
+	mode  fs.FileMode
 	// needed is true for a node that every CUDA program opens; missing is the reason why it cannot be created.
 	needed  bool
 	missing string

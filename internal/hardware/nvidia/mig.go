@@ -44,7 +44,10 @@ func (a *work) queryMIG(q *caller, target identity, parent facts) (_ gpu.MIG, no
 	if !a.exports("nvmlDeviceGetMigMode") {
 		return gpu.MIG{}, nil
 	}
-	type modes struct{ current, pending int }
+	type modes struct {
+		current int
+		pending int
+	}
 	mode, ok := invoke(q, "nvmlDeviceGetMigMode", func() (modes, nvml.Return) {
 		current, pending, ret := d.GetMigMode()
 		return modes{current, pending}, ret

@@ -10,7 +10,11 @@ import (
 )
 
 func TestCountOnBus(t *testing.T) {
-	type function struct{ vendor, class, driver string }
+	type function struct {
+		vendor string
+		class  string
+		driver string
+	}
 	tests := map[string]struct {
 		functions []function
 		want      int

@@ -15,7 +15,8 @@ import (
 func TestProfileOf(t *testing.T) {
 	const a100, a100x80, a30, h200 = 40960 << 20, 81920 << 20, 24576 << 20, 143771 << 20
 	for name, test := range map[string]struct {
-		g, c  uint32
+		g     uint32
+		c     uint32
 		mib   uint64
 		total uint64
 		want  string

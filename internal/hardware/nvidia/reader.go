@@ -23,11 +23,13 @@ const codeTimeout = "NVML_TIMEOUT"
 // work is the state for reading GPUs. A reader that hangs keeps the work that it began with, and the scan continues with a
 // copy, so that late writes of the reader have no effect.
 type work struct {
-	library        nvml.Interface
-	proc, sys, dev tree
-	log            *slog.Logger
-	now            func() time.Time
-	session        *session
+	library nvml.Interface
+	proc    tree
+	sys     tree
+	dev     tree
+	log     *slog.Logger
+	now     func() time.Time
+	session *session
 	// known are the GPUs of the last scan by UUID, the Gone ones included.
 	known map[gpu.UUID]gpu.GPU
 	// caches outlast a session: their values are shown until new ones are read.

@@ -228,8 +228,10 @@ func (r *reader) errors() {
 		return
 	}
 	type rows struct {
-		correctable, uncorrectable int
-		pending, failed            bool
+		correctable   int
+		uncorrectable int
+		pending       bool
+		failed        bool
 	}
 	remapped, ok := invoke(r.q, "nvmlDeviceGetRemappedRows", func() (rows, nvml.Return) {
 		c, u, pending, failed, ret := r.device.GetRemappedRows()
@@ -331,9 +333,10 @@ const noMeasure = gpu.Measure(-1)
 
 // wantedField is a field of nvmlDeviceGetFieldValues and what it measures.
 type wantedField struct {
-	id, scope uint32
-	m         gpu.Measure
-	scale     float64
+	id    uint32
+	scope uint32
+	m     gpu.Measure
+	scale float64
 }
 
 type fieldAnswer struct {

@@ -81,8 +81,9 @@ func TestSampleUnits(t *testing.T) {
 // TestSampleAbsent checks that a measure that a GPU does not have is absent, not 0.
 func TestSampleAbsent(t *testing.T) {
 	for name, test := range map[string]struct {
-		profile         string
-		absent, present []gpu.Measure
+		profile string
+		absent  []gpu.Measure
+		present []gpu.Measure
 	}{
 		"T4": {"t4x4",
 			[]gpu.Measure{gpu.TemperatureMemory, gpu.NVLinkTransmitTotal, gpu.NVLinksUp, gpu.RemapPending, gpu.GraphicsActive},
@@ -116,7 +117,8 @@ func TestSampleAbsent(t *testing.T) {
 // processLibrary answers the lists of processes with other return codes.
 type processLibrary struct {
 	nvml.Interface
-	plain, mps nvml.Return
+	plain nvml.Return
+	mps   nvml.Return
 }
 
 func (l processLibrary) DeviceGetHandleByIndex(i int) (nvml.Device, nvml.Return) {
@@ -150,9 +152,11 @@ func (d processDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml
 // TestSampleProcessesKnown: without the list of MPS clients the processes are not known. A GPU without MPS has no such clients.
 func TestSampleProcessesKnown(t *testing.T) {
 	for title, test := range map[string]struct {
-		plain, mps nvml.Return
-		want       []int // the PIDs
-		known, ok  bool
+		plain nvml.Return
+		mps   nvml.Return
+		want  []int // the PIDs
+		known bool
+		ok    bool
 	}{
 		"both lists":                       {want: []int{4, 5}, known: true, ok: true},
 		"MPS is not supported":             {mps: nvml.ERROR_NOT_SUPPORTED, want: []int{5}, known: true, ok: true},

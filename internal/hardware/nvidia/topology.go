@@ -10,7 +10,10 @@ import (
 )
 
 // pair names two PCI devices in the order of their addresses.
-type pair struct{ low, high gpu.PCIAddress }
+type pair struct {
+	low  gpu.PCIAddress
+	high gpu.PCIAddress
+}
 
 func pairOf(a, b gpu.PCIAddress) pair {
 	if comparePCI(a, b) > 0 {

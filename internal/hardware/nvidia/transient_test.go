@@ -303,7 +303,8 @@ func testUnreadable(t *testing.T, kind string) {
 // not change while a driver runs are not.
 func TestGoneForGood(t *testing.T) {
 	tests := map[string]struct {
-		call, kind string
+		call string
+		kind string
 		// want is the number of MIG devices, the number of NVLinks and the code about failed reads in each scan.
 		want []string
 	}{

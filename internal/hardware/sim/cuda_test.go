@@ -13,8 +13,10 @@ import (
 func TestCUDAFaults(t *testing.T) {
 	const machine, gpu = "want CALL=RESULT such as cuInit=999, count=-1, major=N, wrong, hang=CALL, missing", "for one GPU"
 	tests := map[string]struct {
-		fault          string
-		ofMachine, gpu string // parts of the error; "" for none
+		fault string
+		// parts of the error; "" for none
+		ofMachine string
+		gpu       string
 	}{
 		"nothing":        {"", "", ""},
 		"result":         {"cuInit=999", "", gpu},

@@ -16,7 +16,9 @@ type gpmSample struct {
 
 // gpmCounters is the content of a sample. The simulator stores rates rather than counters, but for the NVLinks.
 type gpmCounters struct {
-	sm, memory, pcieKBps uint32
+	sm       uint32
+	memory   uint32
+	pcieKBps uint32
 	// nvlinks is the number of links, nvlinkKiB what they have transmitted in each direction until then.
 	nvlinks   int
 	nvlinkKiB uint64

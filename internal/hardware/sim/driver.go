@@ -121,7 +121,9 @@ func (hw *hardware) setRelease(r release) {
 // (Machine.NVML).
 type Files struct {
 	// Library is the simulated libnvidia-ml.so.1, Programs the simulated programs in one, CUDA the simulated libcuda.so.1.
-	Library, Programs, CUDA string
+	Library  string
+	Programs string
+	CUDA     string
 }
 
 // FindFiles returns the files as `make build` puts them into a folder. An error names the one that is missing or is another

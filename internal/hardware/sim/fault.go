@@ -32,7 +32,8 @@ type Fault struct {
 	// OffBus implies Lost; in addition the GPU's PCI configuration space reads as ones.
 	OffBus bool
 	// ECC adds double-bit errors in DRAM, ECCSRAM uncorrectable errors in SRAM. Both also report XID 48.
-	ECC, ECCSRAM uint64
+	ECC     uint64
+	ECCSRAM uint64
 	// Temperature is in degrees Celsius.
 	Temperature int
 	// RowRemap is "pending" (XID 63) or "failed" (XID 64).
@@ -395,8 +396,9 @@ func (f *Fault) String() string {
 
 // target is what a fault affects: a GPU, or one of its MIG instances.
 type target struct {
-	slot   int
-	gi, ci *uint32
+	slot int
+	gi   *uint32
+	ci   *uint32
 }
 
 // find resolves a GPU reference: a slot, a UUID, a PCI bus ID or a MIG UUID.

@@ -178,8 +178,10 @@ func (l *library) device(slot int) *device {
 // instanceKey names a MIG device or instance: its GPU instance alone (ci is -1), or a compute instance, of which there is a handle and
 // a MIG device.
 type instanceKey struct {
-	slot, gi, ci int
-	device       bool
+	slot   int
+	gi     int
+	ci     int
+	device bool
 }
 
 // handleOf is the library's one handle of a MIG device or instance.

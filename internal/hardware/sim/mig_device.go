@@ -255,7 +255,8 @@ func (gi *gpuInstance) compute(id int) *computeInstance {
 type migHandle struct {
 	unsupportedDevice
 	parent *device
-	gi, ci int
+	gi     int
+	ci     int
 }
 
 var _ nvml.Device = (*migHandle)(nil)

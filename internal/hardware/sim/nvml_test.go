@@ -202,7 +202,8 @@ type wrapped struct{ nvml.Device }
 func TestTopology(t *testing.T) {
 	tests := map[string]struct {
 		profile string
-		a, b    int
+		a       int
+		b       int
 		want    nvml.GpuTopologyLevel
 	}{
 		"one switch":        {"l40sx8", 0, 1, nvml.TOPOLOGY_SINGLE},

@@ -19,7 +19,8 @@ type TransientError struct {
 	// Error is the name of the return code in nvml.h without NVML_ERROR_: one of TransientErrors.
 	Error string
 	// Skip calls of each process succeed, then Times calls fail; Times 0 means until Clear.
-	Times, Skip int
+	Times int
+	Skip  int
 }
 
 // transient is a TransientError in the state file. ID distinguishes two injections of the same error.

@@ -30,7 +30,10 @@ type entry struct {
 	Device  *deviceNumber
 }
 
-type deviceNumber struct{ Major, Minor uint32 }
+type deviceNumber struct {
+	Major uint32
+	Minor uint32
+}
 
 // treeRecord is tree.json: the files that the tree contains, so that obsolete files can be removed without touching
 // foreign ones. Digest is empty while an update is in progress.

@@ -68,15 +68,16 @@ func numberList(numbers []int) string {
 
 // pciFunction describes one PCI function in sysfs.
 type pciFunction struct {
-	bdf            string
-	path           []string
-	vendor, device uint32
-	subsystem      uint32 // device in the upper half, vendor in the lower
-	class          uint32
-	numa           int
-	cpus           string
-	driver         string
-	dead           bool // the device does not respond: its configuration space reads as ones
+	bdf       string
+	path      []string
+	vendor    uint32
+	device    uint32
+	subsystem uint32 // device in the upper half, vendor in the lower
+	class     uint32
+	numa      int
+	cpus      string
+	driver    string
+	dead      bool // the device does not respond: its configuration space reads as ones
 }
 
 // folder returns the function's path below /sys/devices, nested as the kernel does.

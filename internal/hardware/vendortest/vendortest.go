@@ -26,7 +26,8 @@ type Machine struct {
 	// GPUs is how many GPUs the machine has, all of them healthy.
 	GPUs int
 	// RemoveDriver and RestoreDriver remove the driver and restore it.
-	RemoveDriver, RestoreDriver func(t *testing.T)
+	RemoveDriver  func(t *testing.T)
+	RestoreDriver func(t *testing.T)
 }
 
 // Run runs the tests. open returns a new machine for each of them.

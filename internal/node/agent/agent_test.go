@@ -70,7 +70,7 @@ type bench struct {
 	// extra are vendors beside NVIDIA's.
 	extra []vendor.Vendor
 	// gate is closed by a test to make a call hang.
-	gate *gate
+	gate *barrier
 	// clock is the agent's; nil for the real one.
 	clock clock.WithTicker
 }

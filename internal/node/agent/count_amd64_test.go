@@ -137,12 +137,13 @@ func (c *counter) follow(from *os.File, pid int) error {
 
 // notification and reply are struct seccomp_notif and seccomp_notif_resp.
 type notification struct {
-	id         uint64
-	pid, flags uint32
-	number     uint32
-	arch       uint32
-	pointer    uint64
-	args       [6]uint64
+	id      uint64
+	pid     uint32
+	flags   uint32
+	number  uint32
+	arch    uint32
+	pointer uint64
+	args    [6]uint64
 }
 
 type reply struct {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -40,7 +39,7 @@ func TestModeAfterDynamicMIG(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.until("MIG is off, and the GPU is published whole", func() bool {
-		return !device(0).MIG.Enabled && slices.ContainsFunc(b.agent.devices.allocatable.Current(), func(d allocatable.Device) bool {
+		return !device(0).MIG.Enabled && slices.ContainsFunc(b.agent.devices.allocatable.Current(), func(d offer.Placed) bool {
 			return d.Key == gpu.DeviceKey{GPU: b.uuid(0)} && d.Use == offer.Use{API: offer.DRA, Resource: offer.DefaultResource} && d.Draining == ""
 		})
 	})

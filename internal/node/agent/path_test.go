@@ -30,23 +30,23 @@ import (
 // and far below the duration of each hang below.
 const pathLimit = 2 * time.Second
 
-// gate blocks its callers while it is closed.
-type gate struct {
+// barrier blocks its callers while it is closed.
+type barrier struct {
 	mu      sync.Mutex
 	blocked chan struct{}
 	reached chan struct{}
 }
 
-func newGate() *gate { return &gate{reached: make(chan struct{}, 1)} }
+func newBarrier() *barrier { return &barrier{reached: make(chan struct{}, 1)} }
 
 // shut makes pass block until open.
-func (g *gate) shut() {
+func (g *barrier) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.blocked = make(chan struct{})
 }
 
-func (g *gate) open() {
+func (g *barrier) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.blocked != nil {
@@ -55,7 +55,7 @@ func (g *gate) open() {
 	}
 }
 
-func (g *gate) pass() {
+func (g *barrier) pass() {
 	g.mu.Lock()
 	blocked := g.blocked
 	g.mu.Unlock()
@@ -70,7 +70,7 @@ func (g *gate) pass() {
 }
 
 // awaitReached waits until a caller is blocked.
-func (g *gate) awaitReached(t testing.TB) {
+func (g *barrier) awaitReached(t testing.TB) {
 	t.Helper()
 	select {
 	case <-g.reached:
@@ -110,7 +110,7 @@ func obstacles() map[string]obstacle {
 
 // gatedCDI lets comparisons of the CDI spec pass a gate.
 func gatedCDI(b *bench) {
-	b.gate = newGate()
+	b.gate = newBarrier()
 	b.fault = func(step string) error {
 		if step == "cdisync" {
 			b.gate.pass()
@@ -132,7 +132,7 @@ func configureNothing(b *bench) { b.configure("standalone: true\n") }
 
 func gatedConfig(b *bench) {
 	b.configure("standalone: true\n")
-	b.gate = newGate()
+	b.gate = newBarrier()
 	b.configFault = func(configwatch.Step) error { b.gate.pass(); return nil }
 }
 
@@ -145,7 +145,7 @@ func hangConfigKept(b *bench) func() {
 
 // gatedWriter is a pipe that is not read while its gate is closed.
 type gatedWriter struct {
-	*gate
+	*barrier
 	out io.Writer
 }
 
@@ -156,7 +156,7 @@ func (w gatedWriter) Write(text []byte) (int, error) {
 
 // gatedLog logs as berth-agent does.
 func gatedLog(b *bench) {
-	b.gate = newGate()
+	b.gate = newBarrier()
 	queue := logqueue.New(gatedWriter{b.gate, b.t.Output()})
 	b.t.Cleanup(func() { queue.Close(time.Second) })
 	b.log = queue
@@ -196,7 +196,7 @@ func (b *bench) startChange(index int) {
 
 func gatedUnits(b *bench) {
 	b.configure("standalone: true\n")
-	b.gate = newGate()
+	b.gate = newBarrier()
 	b.fault = func(step string) error {
 		if step == string(allocatable.StepKept) {
 			b.gate.pass()
@@ -229,12 +229,12 @@ func hangCall(call string) func(*bench) func() {
 // hangingAPI is an API server that serves some requests and hangs in others.
 type hangingAPI struct {
 	dynamic.Interface
-	gate *gate
+	gate *barrier
 }
 
 func newHangingAPI(t testing.TB, hangs func(*http.Request) bool) *hangingAPI {
 	t.Helper()
-	g := newGate()
+	g := newBarrier()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hangs(r) {
 			g.pass()

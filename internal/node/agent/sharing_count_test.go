@@ -87,9 +87,10 @@ gpus:
 		}
 	}
 	tests := []struct {
-		event        string
-		do           func()
-		passes, sets int32
+		event  string
+		do     func()
+		passes int32
+		sets   int32
 	}{
 		{"nothing", func() {}, 0, 0},
 		{"an allocation of a whole GPU", allocate(resource, string(b.uuid(0))), 0, 0},

@@ -35,7 +35,9 @@ const (
 // GPU 7 is in MIG mode and has one MIG device.
 type variant struct {
 	// Driver and CUDA are the versions of the vendor and of each GPU; Label is the driver's version in the labels.
-	Driver, CUDA, Label string
+	Driver string
+	CUDA   string
+	Label  string
 	// Kubelet has the numbers of the kubelet's healthy devices, by resource.
 	Kubelet map[string]int
 	// MIG describes the mode of each GPU, and Profiles has the number of MIG profiles that the driver reports for it.

@@ -131,7 +131,17 @@ func workPerEvent(t *testing.T) (wrong []string) {
 	shared := func(replicas int) string {
 		return fmt.Sprintf("gpus:\n- {select: {index: [1]}, sharing: {mode: timeSlicing, replicas: %d, timeSlice: short, resourceName: nvidia.com/gpu.shared}}\n", replicas)
 	}
-	const layout = "- {select: {index: [3]}, mig: {devices: {3g.20gb: 2}}}\n"
+	const (
+		packed = "sharedDevicesAllocationPolicy: packed\n"
+		layout = "- {select: {index: [3]}, mig: {devices: {3g.20gb: 2}}}\n"
+	)
+	allocate := func(resource, id string) func() {
+		return func() {
+			if _, err := b.kubelet.Allocate(t.Context(), resource, []string{id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	b.configure(shared(2))
 	b.agent = b.start()
 	b.awaitOf("nvidia.com/gpu.shared", healthy(2))
@@ -145,11 +155,8 @@ func workPerEvent(t *testing.T) (wrong []string) {
 		want  map[string]int
 	}{
 		{"nothing", func() {}, map[string]int{}},
-		{"an Allocate", func() {
-			if _, err := b.kubelet.Allocate(t.Context(), resource, []string{string(b.uuid(0))}); err != nil {
-				t.Fatal(err)
-			}
-		}, map[string]int{"gpunodesync": 1}},
+		{"an Allocate", allocate(resource, string(b.uuid(0))), map[string]int{"gpunodesync": 1}},
+		{"an Allocate of a replica", allocate("nvidia.com/gpu.shared", string(b.uuid(1))+"::0"), map[string]int{"gpunodesync": 1}},
 		{"an edit of one rule", func() {
 			b.configure(shared(3))
 			b.awaitOf("nvidia.com/gpu.shared", healthy(3))
@@ -157,13 +164,17 @@ func workPerEvent(t *testing.T) (wrong []string) {
 			"allocatable": 1, "units kept": 1, "deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1,
 			"gpunodesync": 1, "labelsync": 1, "write of gpunodes": 1,
 		}},
+		{"an edit that does not concern the use of a device", func() {
+			b.configure(packed + shared(3))
+			awaitTrue(t, "the new policy", func() bool { return b.agent.advertised().Policy == "packed" })
+		}, map[string]int{"deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1, "gpunodesync": 1, "labelsync": 1, "write of gpunodes": 1}},
 		// The GPU stops before its mode changes, so that the work for the edit does not coincide with that for the new
 		// MIG devices. That the driver does not answer is shown after 2 s, which is after the end of this count.
 		{"a MIG layout, by which its GPU is withheld", func() {
 			if err := b.machine.Inject(sim.Fault{GPU: "3", Hang: "SetMigMode"}); err != nil {
 				t.Fatal(err)
 			}
-			b.configure(shared(3) + layout)
+			b.configure(packed + shared(3) + layout)
 			b.await(healthy(6))
 		}, map[string]int{
 			"allocatable": 1, "units kept": 1, "deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1,

@@ -32,6 +32,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -53,12 +54,6 @@ const (
 	StepKept Step = "Stored units"
 )
 
-// Inventory is the node's hardware.
-type Inventory interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
-
 // Settings is the configuration.
 type Settings interface {
 	// Current returns the settings in force, and a version that changes with every change of the configuration; known
@@ -76,10 +71,11 @@ type Ledger interface {
 // Deps are the dependencies of Devices.
 type Deps struct {
 	// StateDir is the folder of the file; content that was written in another boot than BootID is void.
-	StateDir, BootID string
-	Inventory        Inventory
-	Settings         Settings
-	Ledger           Ledger
+	StateDir  string
+	BootID    string
+	Inventory inventory.Hardware
+	Settings  Settings
+	Ledger    Ledger
 	// Changing returns the GPUs whose MIG mode is about to change, or that are being repartitioned, with the reason, and all that
 	// are to have another layout than they have.
 	Changing func(*gpu.Snapshot) (changing map[gpu.UUID]string, repartitioned map[gpu.UUID]bool)
@@ -100,7 +96,9 @@ type Devices struct {
 	began   *signal.Ready
 	// use is signalled when the use or the settings have changed, present also when the Injector has changed, and settled also
 	// when the use was settled for another snapshot.
-	use, present, settled signal.Broadcast
+	use     signal.Broadcast
+	present signal.Broadcast
+	settled signal.Broadcast
 
 	// settling is held during a settlement, over the write of the file. No reader locks it.
 	settling sync.Mutex

@@ -39,9 +39,12 @@ type world struct {
 	fault    func(Step) error
 	injector injector
 	// settlements counts computations, saves the settlements that reached the disk.
-	settlements, saves int
+	settlements int
+	saves       int
 
-	hardware, config, ledger signal.Broadcast
+	hardware signal.Broadcast
+	config   signal.Broadcast
+	ledger   signal.Broadcast
 }
 
 func newWorld(t *testing.T) *world {
@@ -75,7 +78,7 @@ func (w *world) set(change func()) {
 func (w *world) open() *Devices {
 	w.t.Helper()
 	devices, result := Open(Deps{
-		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
+		StateDir: w.dir, BootID: "boot", Inventory: fakeInventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
 		Changing: func(*gpu.Snapshot) (changing map[gpu.UUID]string, repartitioned map[gpu.UUID]bool) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -104,14 +107,14 @@ func (w *world) open() *Devices {
 	return devices
 }
 
-type inventory struct{ w *world }
+type fakeInventory struct{ w *world }
 
-func (i inventory) Current() *gpu.Snapshot {
+func (i fakeInventory) Current() *gpu.Snapshot {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	return i.w.snapshot
 }
-func (i inventory) Subscribe() *signal.Subscription { return i.w.hardware.Subscribe() }
+func (i fakeInventory) Subscribe() *signal.Subscription { return i.w.hardware.Subscribe() }
 
 type settings struct{ w *world }
 
@@ -159,11 +162,13 @@ const wholeNode = "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshar
 func TestRunSettlesOncePerChange(t *testing.T) {
 	replica := gpu.DeviceKey{GPU: "GPU-b", Share: 1}
 	tests := map[string]struct {
-		initial            offer.Settings
-		prepare, event     func(*world)
-		settlements, saves int
-		signals            int
-		want               string
+		initial     offer.Settings
+		prepare     func(*world)
+		event       func(*world)
+		settlements int
+		saves       int
+		signals     int
+		want        string
 	}{
 		"an allocation": {
 			event: func(w *world) { w.held[gpu.DeviceKey{GPU: "GPU-a"}] = "ns/a"; w.ledger.Set() },

@@ -16,44 +16,17 @@ type Injector interface {
 	Injection(key gpu.DeviceKey, use offer.Use) (injection offer.Injection, notReady string)
 }
 
-// Device is a GPU or a partition with everything that an allocation of it depends on now, except its holders. The name
-// in Use.Resource belongs to a front end and is not interpreted here.
-type Device struct {
-	offer.Placed
-	// Injectable is false while the container runtime cannot inject the device, such as one that was just found.
-	Injectable bool
-	// NotReady is the reason why containers cannot use the device now; empty when they can.
-	NotReady string
-}
-
-// Current returns what can be allocated now, in the order of the GPUs' index, then the MIG devices'. It is computed
-// from memory at each call: the latest snapshot, the use in force, and what can be injected.
-func (d *Devices) Current() []Device {
+// Current returns what can be allocated now, with all that an allocation depends on but its holders, in the order of the GPUs' index, then
+// the MIG devices'. It is computed from memory at each call: the latest snapshot, the use in force, and what can be injected.
+func (d *Devices) Current() []offer.Placed {
 	injector, snapshot := d.deps.Injector, d.deps.Inventory.Current()
-	placed := offer.Place(snapshot, d.Units())
-	devices := make([]Device, 0, len(placed))
-	for _, p := range placed {
-		device := Device{Placed: p, Injectable: injector.Injectable(snapshot.GPUs[p.Position].Vendor, p.Key)}
-		device.Injection, device.NotReady = injector.Injection(p.Key, p.Use)
-		devices = append(devices, device)
+	devices := offer.Place(snapshot, d.Units())
+	for i := range devices {
+		device := &devices[i]
+		device.NotInjectable = !injector.Injectable(snapshot.GPUs[device.Position].Vendor, device.Key)
+		device.Injection, device.NotReady = injector.Injection(device.Key, device.Use)
 	}
 	return devices
-}
-
-// Offers returns the kubelet's view of devices. It leaves out devices that cannot be injected: a new device is in the
-// inventory before it is in the CDI spec. A device that is not ready is listed as unhealthy.
-func Offers(devices []Device) []offer.Offer {
-	placed := make([]offer.Placed, 0, len(devices))
-	for _, device := range devices {
-		if !device.Injectable {
-			continue
-		}
-		if device.NotReady != "" && device.Health.Allocatable() {
-			device.Health, device.Reason = gpu.Unhealthy, device.NotReady
-		}
-		placed = append(placed, device.Placed)
-	}
-	return offer.List(placed)
 }
 
 // KeysOn returns the keys under which devices of a GPU are in use or can be allocated: the GPU, its partitions, or

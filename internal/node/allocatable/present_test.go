@@ -117,7 +117,7 @@ func TestPresent(t *testing.T) {
 			if len(devices) != tc.devices || w.settlements != 0 {
 				t.Errorf("%d devices after %d settlements, want %d after none", len(devices), w.settlements, tc.devices)
 			}
-			if diff := cmp.Diff(tc.want, list(Offers(devices))); diff != "" {
+			if diff := cmp.Diff(tc.want, list(offer.List(devices))); diff != "" {
 				t.Errorf("the kubelet's view (-want +got):\n%s", diff)
 			}
 		})
@@ -158,9 +158,10 @@ func TestSettled(t *testing.T) {
 		w.version++
 	}
 	steps := []struct {
-		event        string
-		do           func()
-		settled, use int
+		event   string
+		do      func()
+		settled int
+		use     int
 	}{
 		{"nothing", func() {}, 0, 0},
 		{"a scan that the use does not follow", rescan, 1, 0},

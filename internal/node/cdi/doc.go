@@ -13,7 +13,9 @@
 // edits of every container with a device, since they belong to the node and not to a GPU; the pipes of a GPU's MPS
 // daemon are a device of their own, mps-UUID, requested beside the GPU's.
 //
-// It must not import Kubernetes, a vendor's package or the container toolkit, or call NVML.
+// A [Syncer] keeps the spec, and an [InjectionSource] says what a container gets with each device.
+//
+// It must not import the inventory, the ledger, a front end, Kubernetes, a vendor's package or the container toolkit, or call NVML.
 package cdi
 
 // The qualified names of Berth's devices: "k8s.berth.dev/gpu=<name>". A CDI vendor of its own distinguishes them from specs that

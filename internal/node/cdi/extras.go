@@ -34,7 +34,9 @@ type Extras struct {
 	MPS []MPSDevice
 	// GDS, GDRCopy and MOFED give every container with a GPU the device nodes of GPUDirect
 	// Storage, GDRCopy and Mellanox OFED.
-	GDS, GDRCopy, MOFED bool
+	GDS     bool
+	GDRCopy bool
+	MOFED   bool
 	// IMEXChannels are the channels that every container with a GPU gets.
 	IMEXChannels []int
 	// IMEXRequired makes a missing channel an error instead of a warning.
@@ -43,8 +45,9 @@ type Extras struct {
 
 // MPSDevice is a GPU with the directories of its MPS daemon, as the host names them.
 type MPSDevice struct {
-	GPU             gpu.UUID
-	PipeDir, ShmDir string
+	GPU     gpu.UUID
+	PipeDir string
+	ShmDir  string
 }
 
 // mps returns one device per daemon whose directories exist. A mount of a missing directory would keep the container from starting

@@ -19,9 +19,11 @@ import (
 const victimEnv = "BERTH_TEST_CDI_VICTIM"
 
 type victim struct {
-	Step            string
-	Root, Dir, Hook string
-	Snapshot        *gpu.Snapshot
+	Step     string
+	Root     string
+	Dir      string
+	Hook     string
+	Snapshot *gpu.Snapshot
 }
 
 func runVictim() {

@@ -41,15 +41,18 @@ type Edits struct {
 
 // Mount is a bind mount of a host path.
 type Mount struct {
-	HostPath, ContainerPath string
-	Options                 []string
+	HostPath      string
+	ContainerPath string
+	Options       []string
 }
 
 // Hook is a program that the runtime runs at a stage of a container's life, such as
 // "createContainer".
 type Hook struct {
-	Stage, Path string
-	Args, Env   []string
+	Stage string
+	Path  string
+	Args  []string
+	Env   []string
 }
 
 // ReadSpec reads Berth's spec from a CDI directory. The error is fs.ErrNotExist when there is none.

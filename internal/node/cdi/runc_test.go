@@ -217,9 +217,11 @@ func checkMPS(t *testing.T, s *simulated, w *Writer) {
 func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 	t.Helper()
 	var got struct {
-		Nodes, Files map[string]string
-		Env, Cache   []string
-		Forged       string
+		Nodes  map[string]string
+		Files  map[string]string
+		Env    []string
+		Cache  []string
+		Forged string
 	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatalf("%v: %s", err, out)

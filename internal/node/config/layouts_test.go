@@ -144,8 +144,9 @@ mig-configs:
 	}
 	layout := Layout(layouts["a"])
 	for _, test := range []struct {
-		device, subsystem uint32
-		named             bool
+		device    uint32
+		subsystem uint32
+		named     bool
 	}{{0x233010DE, 0x16C110DE, true}, {0x233010DE, 0x16C210DE, false}, {0x20B210DE, 0, true}, {0x20B010DE, 0x16C110DE, false}} {
 		if _, named := layout.Wanted(mig.GPU{DeviceID: test.device, SubsystemID: test.subsystem, Capable: true}); named != test.named {
 			t.Errorf("%#x:%#x is named: %v, want %v", test.device, test.subsystem, named, test.named)

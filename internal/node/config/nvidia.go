@@ -103,11 +103,13 @@ func (nvidiaSleep) read(d *decoder, node *yaml.Node, field string) {
 // nvidiaDevices are the devices that an entry of sharing selects: all (the zero value), a number of devices, or those
 // of a list.
 type nvidiaDevices struct {
-	count            int
-	gpus             []int
-	gpuUUIDs         []string
-	migs, migUUIDs   []string
-	oldUUID, listing bool
+	count    int
+	gpus     []int
+	gpuUUIDs []string
+	migs     []string
+	migUUIDs []string
+	oldUUID  bool
+	listing  bool
 }
 
 func (n *nvidiaDevices) read(d *decoder, node *yaml.Node, field string) {

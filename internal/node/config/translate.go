@@ -21,7 +21,8 @@ type translation struct {
 	file   *nvidiaFile
 	config *v1alpha1.AgentConfig
 	// gpus and migs are the namings in the order of the file.
-	gpus, migs []naming
+	gpus []naming
+	migs []naming
 	// entries are the valid entries of the sharing block in mode.
 	entries []entry
 	mode    v1alpha1.SharingMode
@@ -31,7 +32,8 @@ type translation struct {
 // naming gives a name to devices of a pattern.
 type naming struct {
 	// pattern is empty for all devices that no other naming selects.
-	pattern, name string
+	pattern string
+	name    string
 	// at is the position in the file; empty for the default.
 	at string
 }
@@ -39,9 +41,13 @@ type naming struct {
 // entry is one of sharing's resources.
 type entry struct {
 	*nvidiaShared
-	name, rename, at string
+	name   string
+	rename string
+	at     string
 	// named is set when a naming has the name; gpus and migs when a rule for such devices was made from it.
-	named, gpus, migs bool
+	named bool
+	gpus  bool
+	migs  bool
 }
 
 func (t *translation) run() {

@@ -25,7 +25,8 @@ const defaultsLabel = "default"
 
 // candidate is a configuration as it was read, before it was checked.
 type candidate struct {
-	source, data string
+	source string
+	data   string
 }
 
 // decision computes the next state from the sources.

@@ -28,5 +28,8 @@
 //
 // Current only reads memory: one goroutine parses and writes to disk, and no reader waits for it.
 //
-// It decides nothing about GPUs. It must not import any package but config, hostconfig, spelling, statefile and the public types.
+// A [Reporter] reports whether the newest configuration is in force: the condition ConfigAccepted of the GPUNode, and the problems of the
+// source "config". It applies nothing: what depends on the configuration reads it from the watcher and has a subscription of its own.
+//
+// It decides nothing about GPUs but asks package offer ([JudgeByHardware]). It must not import an adapter, the ledger or a front end.
 package configwatch

@@ -34,7 +34,8 @@ type stored struct {
 	haveConfig bool
 	layouts    kept
 	// configUID and layoutsUID are the UIDs of the Nodes that they were written for; empty when that was not known.
-	configUID, layoutsUID string
+	configUID  string
+	layoutsUID string
 	// labels are nil when none are known.
 	labels map[string]string
 	// owner is the UID of the Node that they belong to; empty when it was never known.

@@ -59,9 +59,10 @@ type Deps struct {
 	Connect func(*v1alpha1.AgentConfig) (dynamic.Interface, error)
 	// ConfigMap is NAMESPACE/NAME of the ConfigMap whose keys are configurations; empty for none. DefaultKey is the key
 	// for a node without a label; empty means "default", or the only key.
-	ConfigMap, DefaultKey string
-	Clock                 clock.WithTicker
-	Log                   *slog.Logger
+	ConfigMap  string
+	DefaultKey string
+	Clock      clock.WithTicker
+	Log        *slog.Logger
 	// Fault is called at each step of a change; an error stops it there, as if the process were killed. For tests.
 	Fault func(Step) error
 }
@@ -186,8 +187,9 @@ type nodeAnswer struct {
 
 // mapAnswer is a ConfigMap as the API last returned it.
 type mapAnswer struct {
-	known, exists bool
-	data          map[string]string
+	known  bool
+	exists bool
+	data   map[string]string
 }
 
 // Open finds the configuration to start with: the file, or the last valid one of an earlier start when the file is

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // Deps are what a Manager needs.
@@ -28,11 +29,14 @@ type Deps struct {
 	State func() State
 	// Hardware and Holdings subscribe to what State shows of the hardware, and to the Ledger; nil for one that never changes. The Manager
 	// subscribes itself, so that no other subscriber delays it.
-	Hardware, Holdings func() Subscription
+	Hardware func() *signal.Subscription
+	Holdings func() *signal.Subscription
 	// Changed has a token when anything else in State has changed. A buffer of one is enough.
 	Changed <-chan struct{}
 	// Ledger is asked before a device is allocated; nil blocks nothing.
 	Ledger Ledger
+	// Grants identify containers; nil for none.
+	Grants Grants
 	// KubeletRestarted is called before each attempt to register with a kubelet that has restarted, and may have lost its record of
 	// allocations. It must not block; nil for none.
 	KubeletRestarted func()
@@ -51,12 +55,6 @@ type Deps struct {
 	Warn  func(resource, message string)
 	Clock clock.WithTicker
 	Log   *slog.Logger
-}
-
-// Subscription delivers a signal when something has changed since the last one was received.
-type Subscription interface {
-	C() <-chan struct{}
-	Close()
 }
 
 // State is what a node advertises at one time. It is only read.

@@ -16,7 +16,9 @@ import (
 // Features are what every container with a device gets besides. The list strategies that are not CDI pass them to NVIDIA's container
 // runtime; with CDI they are in the spec.
 type Features struct {
-	GDS, GDRCopy, MOFED bool
+	GDS     bool
+	GDRCopy bool
+	MOFED   bool
 	// IMEXChannels are the channels that the node has and containers get.
 	IMEXChannels []int
 }

@@ -38,8 +38,8 @@ func gpuPositions(t *rapid.T, status *v1alpha1.GPUNodeStatus, v *view) map[strin
 		listed[status.Devices[i].UUID] = i
 	}
 	for _, d := range v.devices {
-		if at, ok := listed[d.ID]; !ok || at != d.position {
-			t.Fatalf("GPUNode has %s at position %d, %v; the device plugin at %d", d.ID, at, ok, d.position)
+		if at, ok := listed[d.ID]; !ok || at != d.Position {
+			t.Fatalf("GPUNode has %s at position %d, %v; the device plugin at %d", d.ID, at, ok, d.Position)
 		}
 	}
 	return listed

@@ -15,14 +15,17 @@ type groupChooser struct {
 	policy placement.Policy
 	// gpuOf and deviceOf are numbers by device: of its GPU, and of the whole GPU or MIG device that it is or is a replica of.
 	// Both count in the order of the devices.
-	gpuOf, deviceOf []placement.Device
+	gpuOf    []placement.Device
+	deviceOf []placement.Device
 	// perGPU and perDevice count the offered devices of each.
-	perGPU, perDevice []int
+	perGPU    []int
+	perDevice []int
 	// nested are the GPUs that have several MIG devices of which some are shared.
 	nested []int
 	// gone marks the devices that are no longer offered, mps the replicas through MPS.
-	gone, mps []bool
-	anyMPS    bool
+	gone   []bool
+	mps    []bool
+	anyMPS bool
 	// buffers are of type *placement.DeviceBuffer.
 	buffers sync.Pool
 }

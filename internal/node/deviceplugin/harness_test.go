@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -155,30 +156,32 @@ func (h *hardware) subscribe() chan struct{} {
 // blocks is a ledger for tests, which blocks whole GPUs.
 type blocks struct {
 	mu      sync.Mutex
-	blocked map[gpu.DeviceKey]Block
+	blocked map[gpu.DeviceKey]ledger.Block
 	held    []gpu.DeviceKey
 }
 
-func (b *blocks) Blocked(_ string, key gpu.DeviceKey) (Block, bool) {
+func (b *blocks) BlockedBy(_ string, key gpu.DeviceKey) (ledger.Block, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	block, blocked := b.blocked[gpu.DeviceKey{GPU: key.GPU}]
 	return block, blocked
 }
 
-func (b *blocks) Hold(resource string, keys []gpu.DeviceKey) (Mount, error) {
+func (b *blocks) Offered(string, []gpu.DeviceKey) []gpu.DeviceKey { return nil }
+
+func (b *blocks) Allocate(_, _ string, keys []gpu.DeviceKey) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
 		if _, blocked := b.blocked[gpu.DeviceKey{GPU: key.GPU}]; blocked {
-			return Mount{}, fmt.Errorf("hold %s: it is held by container c of pod ns/p, which still runs; it is free when that container ends", key)
+			return fmt.Errorf("hold %s: it is held by container c of pod ns/p, which still runs; it is free when that container ends", key)
 		}
 	}
 	b.held = append(b.held, keys...)
-	return Mount{}, nil
+	return nil
 }
 
-func (b *blocks) set(i int, block *Block) {
+func (b *blocks) set(i int, block *ledger.Block) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if block == nil {
@@ -186,7 +189,7 @@ func (b *blocks) set(i int, block *Block) {
 		return
 	}
 	if b.blocked == nil {
-		b.blocked = make(map[gpu.DeviceKey]Block)
+		b.blocked = make(map[gpu.DeviceKey]ledger.Block)
 	}
 	b.blocked[gpu.DeviceKey{GPU: uuid(i)}] = *block
 }

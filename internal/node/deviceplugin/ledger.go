@@ -1,35 +1,35 @@
 package deviceplugin
 
-import "github.com/berth-gpu/berth/internal/core/gpu"
+import (
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
 
-// Block says why a device must not be allocated.
-type Block struct {
-	// Unhealthy is true when the device has to be advertised as unhealthy too, since the scheduler does not count the holder: a DRA claim,
-	// maintenance, a pod that has the device in another size or as another resource. An orphan's pod is still counted.
-	Unhealthy bool
-}
-
-// Ledger is what the device plugin needs of the ledger.
+// Ledger has the holders of devices; *[ledger.Ledger] is one.
 type Ledger interface {
-	// Blocked reports whether the device must not be allocated as the resource now. It answers from memory.
-	Blocked(resource string, key gpu.DeviceKey) (Block, bool)
-	// Hold records that the kubelet has allocated the devices of a resource to a container that it will name later. Its error names the
-	// device, its holder and what releases it; nothing is recorded then. The mount, if it has a path, is read-only and goes into the
-	// container, by which the ledger identifies it later.
-	Hold(resource string, keys []gpu.DeviceKey) (Mount, error)
+	// BlockedBy reports whether the device must not be allocated as the resource now. It answers from memory.
+	BlockedBy(resource string, key gpu.DeviceKey) (ledger.Block, bool)
+	// Offered is called with devices that the kubelet has allocated to no container as the resource, before BlockedBy: the ledger checks
+	// its own holdings of them. It returns those of them that Allocate would refuse because the kubelet's checkpoint lists them for a
+	// living pod: they are preferred last.
+	Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey
+	// Allocate records that the kubelet has allocated the devices of a resource to a container that it will name later, and that has the
+	// grant. Its error names the device, its holder and what releases it; nothing is recorded then.
+	Allocate(resource, grant string, keys []gpu.DeviceKey) error
 }
 
-// FreeLedger is a Ledger that uses what the kubelet reports as free, to check its own holdings of these devices. Offered is called
-// before Blocked.
-type FreeLedger interface {
-	Ledger
-	// Offered is called with devices that the kubelet has allocated to no container as the resource. It returns those of them that Hold
-	// would refuse because the kubelet's checkpoint lists them for a living pod: they are preferred last.
-	Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey
+// Grants are folders, one for each Allocate, by whose mount the ledger identifies a container later.
+type Grants interface {
+	// Take returns the ID of a grant, and Return makes one available again that was not used.
+	Take() string
+	Return(id string)
+	// Paths returns where the folder of a grant is on the host, and where it is mounted in the container, read-only.
+	Paths(id string) (host, container string)
 }
 
 // noLedger blocks nothing.
 type noLedger struct{}
 
-func (noLedger) Blocked(string, gpu.DeviceKey) (Block, bool) { return Block{}, false }
-func (noLedger) Hold(string, []gpu.DeviceKey) (Mount, error) { return Mount{}, nil }
+func (noLedger) BlockedBy(string, gpu.DeviceKey) (ledger.Block, bool) { return ledger.Block{}, false }
+func (noLedger) Offered(string, []gpu.DeviceKey) []gpu.DeviceKey      { return nil }
+func (noLedger) Allocate(_, _ string, _ []gpu.DeviceKey) error        { return nil }

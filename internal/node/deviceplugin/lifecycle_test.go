@@ -21,6 +21,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -362,9 +363,9 @@ func (l *freeLedger) Offered(_ string, keys []gpu.DeviceKey) []gpu.DeviceKey {
 func TestOfferedComesFirst(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
-	ledger := &freeLedger{}
-	ledger.set(2, &Block{})
-	startAgent(t, dir, h, func(m *Manager) { m.deps.Ledger = ledger })
+	book := &freeLedger{}
+	book.set(2, &ledger.Block{})
+	startAgent(t, dir, h, func(m *Manager) { m.deps.Ledger = book })
 	await(t, k, healthy(8))
 	ids, err := k.Preferred(context.Background(), resource, uuids(2, 3, 5), uuids(5), 3)
 	if err != nil || len(ids) != 3 {
@@ -374,8 +375,8 @@ func TestOfferedComesFirst(t *testing.T) {
 	if err != nil || !slices.Equal(ids, uuids(2, 3)) {
 		t.Errorf("preferred %v, %v; GPU 2 is free again", ids, err)
 	}
-	offered := slices.Clone(ledger.offered)
-	ledger.last = []gpu.DeviceKey{{GPU: uuid(2)}}
+	offered := slices.Clone(book.offered)
+	book.last = []gpu.DeviceKey{{GPU: uuid(2)}}
 	if ids, err = k.Preferred(context.Background(), resource, uuids(2, 3, 5), nil, 2); err != nil || !slices.Equal(ids, uuids(3, 5)) {
 		t.Errorf("preferred %v, %v; GPU 2 is listed for another pod, and comes last", ids, err)
 	}
@@ -407,13 +408,14 @@ func TestNewerAgentThatNeverRegisters(t *testing.T) {
 // slowLedger delays an Allocate call until it is released.
 type slowLedger struct {
 	noLedger
-	entered, release chan struct{}
+	entered chan struct{}
+	release chan struct{}
 }
 
-func (l *slowLedger) Hold(string, []gpu.DeviceKey) (Mount, error) {
+func (l *slowLedger) Allocate(_, _ string, _ []gpu.DeviceKey) error {
 	l.entered <- struct{}{}
 	<-l.release
-	return Mount{}, nil
+	return nil
 }
 
 func TestShutdownLetsCallsEnd(t *testing.T) {

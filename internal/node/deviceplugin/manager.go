@@ -121,7 +121,7 @@ func (m *Manager) Ping(ctx context.Context) {
 }
 
 // signals subscribes; without a source no signal comes.
-func signals(subscribe func() Subscription) (changed <-chan struct{}, end func()) {
+func signals(subscribe func() *signal.Subscription) (changed <-chan struct{}, end func()) {
 	if subscribe == nil {
 		return nil, func() {}
 	}

@@ -15,9 +15,10 @@ type memo struct {
 
 // chosen is a request with its answer.
 type chosen struct {
-	available, must placement.Set
-	size            int
-	answer          placement.Set
+	available placement.Set
+	must      placement.Set
+	size      int
+	answer    placement.Set
 }
 
 // Choose implements chooser. It may be called by several goroutines.

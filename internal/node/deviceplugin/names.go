@@ -34,8 +34,9 @@ func pluginDir(kubeletDir string) string { return filepath.Join(kubeletDir, "dev
 
 // socketName are the parts of a socket's name: berth-<part>-<instance>[.<attempt>].sock.
 type socketName struct {
-	part, instance string
-	attempt        int
+	part     string
+	instance string
+	attempt  int
 }
 
 func (n socketName) String() string {

@@ -50,7 +50,9 @@ func TestResourcePart(t *testing.T) {
 	const usual = "/var/lib/kubelet/device-plugins"
 	long := "nvidia.com/" + strings.Repeat("x", 51) + "a"
 	tests := map[string]struct {
-		dir, resource, want string
+		dir      string
+		resource string
+		want     string
 	}{
 		"a GPU":                     {usual, "nvidia.com/gpu", "gpu"},
 		"the longest MIG":           {usual, "nvidia.com/mig-1g.10gb.me.all.shared", "mig-1g.10gb.me.all.shared"},

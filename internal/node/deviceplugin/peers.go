@@ -27,10 +27,11 @@ const followAgain = time.Second
 // peers are the other instances that serve the same resource, each identified by its sockets in the directory. A connection is kept to
 // every one, since a connection outlives the socket's name and ends with the process.
 type peers struct {
-	dir, resource string
-	self          socketName
-	clock         clock.WithTicker
-	log           *slog.Logger
+	dir      string
+	resource string
+	self     socketName
+	clock    clock.WithTicker
+	log      *slog.Logger
 	// changed is called when a peer has changed; it must not block.
 	changed func()
 
@@ -53,9 +54,11 @@ type peer struct {
 
 // peerChanges is what one update of the peers found.
 type peerChanges struct {
-	newerAlive, newerActive bool
+	newerAlive  bool
+	newerActive bool
 	// newerDied and olderLeft are changes since the update before.
-	newerDied, olderLeft bool
+	newerDied bool
+	olderLeft bool
 }
 
 func newPeers(dir, resource string, self socketName, clock clock.WithTicker, log *slog.Logger, changed func()) *peers {

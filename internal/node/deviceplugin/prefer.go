@@ -11,13 +11,18 @@ import (
 // preference is one request for a preference, with the devices of the view that it names.
 type preference struct {
 	// must and free are devices; free are those that need not be included. Ascending, without duplicates.
-	must, free []int
+	must []int
+	free []int
 	// good are the free devices that are healthy and not blocked. If they do not suffice, fair ones are added, which are
 	// degraded; then doubtful ones, which the kubelet's checkpoint lists for another pod that may have ended; then
 	// poor ones: blocked, not allocatable, or just removed.
-	good, fair, doubtful, poor []int
+	good     []int
+	fair     []int
+	doubtful []int
+	poor     []int
 	// mustOther and other are IDs that this node does not advertise, or no longer. The kubelet knows them, so they count.
-	mustOther, other []string
+	mustOther []string
+	other     []string
 	// listed are those of the free that the ledger's Offered returned.
 	listed []gpu.DeviceKey
 	size   int
@@ -130,7 +135,7 @@ func (v *view) best(must, pool []int, size int) []int {
 func (v *view) positions(devices []int) (placement.Set, bool) {
 	var set placement.Set
 	for _, i := range devices {
-		p := v.devices[i].position
+		p := v.devices[i].Position
 		if p < 0 {
 			return 0, false
 		}

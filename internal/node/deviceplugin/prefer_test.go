@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -250,10 +251,10 @@ func TestList(t *testing.T) {
 	h.snapshot.GPUs[1].NUMANode = gpu.NoNUMANode
 	h.setHealthy(2, false)
 	h.degrade(1)
-	ledger := &blocks{}
-	ledger.set(0, &Block{})
-	ledger.set(3, &Block{Unhealthy: true})
-	list, healthy := viewOf(t, h).list(ledger)
+	book := &blocks{}
+	book.set(0, &ledger.Block{})
+	book.set(3, &ledger.Block{Unseen: true})
+	list, healthy := viewOf(t, h).list(book)
 	if healthy != 2 {
 		t.Errorf("%d healthy devices, want 2", healthy)
 	}

@@ -28,9 +28,11 @@ const (
 // situation is what the decision to register depends on.
 type situation struct {
 	// kubelet is the registration socket now, with the one last registered with.
-	kubelet, registered fileID
+	kubelet    fileID
+	registered fileID
 	// endpoint is the current socket, there the file under its name now; both are absent before the first registration.
-	endpoint, there fileID
+	endpoint fileID
+	there    fileID
 	// open counts the kubelet's streams; ever is true if there was one.
 	open          int
 	ever          bool

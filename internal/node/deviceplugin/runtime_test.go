@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -136,13 +137,13 @@ func ourSockets(t *testing.T, dir string, names []string) map[string]fileID {
 
 // TestWarning: there is one when two replicas of one container are of one GPU and were allocated.
 func TestWarning(t *testing.T) {
-	dir, h, ledger := kubeletDir(t), machine(2), &blocks{}
+	dir, h, book := kubeletDir(t), machine(2), &blocks{}
 	h.settings[0].GPUs = []offer.GPURule{shared(resource, 4, 0, 1)}
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	var mu sync.Mutex
 	var warnings []string
 	startAgent(t, dir, h, func(m *Manager) {
-		m.deps.Ledger = ledger
+		m.deps.Ledger = book
 		m.deps.Warn = func(resource, message string) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -166,7 +167,7 @@ func TestWarning(t *testing.T) {
 	if _, err := k.Allocate(ctx, resource, second); err != nil {
 		t.Fatal(err)
 	}
-	ledger.set(0, &Block{})
+	book.set(0, &ledger.Block{})
 	if _, err := k.Allocate(ctx, resource, []string{"GPU-00::1", "GPU-00::2"}); err == nil {
 		t.Error("a blocked GPU was allocated")
 	}

@@ -23,6 +23,7 @@ type server struct {
 	dir      string
 	name     socketName
 	ledger   Ledger
+	grants   Grants
 	viewer   *viewer
 	timing   timing
 	clock    clock.WithTicker
@@ -69,7 +70,7 @@ type loopState struct {
 func newServer(deps *Deps, t timing, viewer *viewer, dir, resource string, name socketName, first *view) *server {
 	s := &server{
 		resource: resource, dir: dir, name: name,
-		ledger: deps.Ledger, viewer: viewer, timing: t, clock: deps.Clock,
+		ledger: deps.Ledger, grants: deps.Grants, viewer: viewer, timing: t, clock: deps.Clock,
 		log:              deps.Log.With("resource", resource),
 		kubeletRestarted: deps.KubeletRestarted, warn: deps.Warn,
 		health: health.NewServer(), woken: signal.New(),

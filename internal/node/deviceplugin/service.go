@@ -56,15 +56,13 @@ func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.
 	s := e.server
 	v := s.view.Load()
 	blocked := func(key gpu.DeviceKey) bool {
-		_, blocked := s.ledger.Blocked(s.resource, key)
+		_, blocked := s.ledger.BlockedBy(s.resource, key)
 		return blocked
 	}
 	response := &pluginapi.PreferredAllocationResponse{}
 	for _, r := range request.ContainerRequests {
 		q := v.request(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize))
-		if ledger, ok := s.ledger.(FreeLedger); ok {
-			q.listed = ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
-		}
+		q.listed = s.ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
 		ids, err := v.prefer(q, blocked)
 		if err != nil {
 			s.stats.refusals.Add(1)
@@ -97,21 +95,32 @@ func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateReques
 		warnings = append(warnings, v.sharedWarning(picked))
 		response.ContainerResponses = append(response.ContainerResponses, s.viewer.answer(v, picked))
 	}
-	grant, err := s.ledger.Hold(s.resource, keys)
-	if err != nil {
+	if err := s.hold(keys, response); err != nil {
 		s.stats.refusals.Add(1)
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
-	}
-	if grant.HostPath != "" {
-		for _, r := range response.ContainerResponses {
-			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: grant.HostPath, ContainerPath: grant.ContainerPath, ReadOnly: true})
-		}
 	}
 	s.stats.allocations.Add(1)
 	for _, warning := range warnings {
 		s.report(warning)
 	}
 	return response, nil
+}
+
+// hold records the allocation of the devices, with a grant that it mounts into the containers.
+func (s *server) hold(keys []gpu.DeviceKey, response *pluginapi.AllocateResponse) error {
+	if s.grants == nil {
+		return s.ledger.Allocate(s.resource, "", keys)
+	}
+	id := s.grants.Take()
+	if err := s.ledger.Allocate(s.resource, id, keys); err != nil {
+		s.grants.Return(id)
+		return err
+	}
+	host, container := s.grants.Paths(id)
+	for _, r := range response.ContainerResponses {
+		r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: host, ContainerPath: container, ReadOnly: true})
+	}
+	return nil
 }
 
 // report logs a warning about an allocation and passes it on. An empty one is none.

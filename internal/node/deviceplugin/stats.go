@@ -27,10 +27,18 @@ type Stats struct {
 }
 
 type counters struct {
-	registered, active                                             atomic.Bool
-	devices, healthy, streams                                      atomic.Int64
-	registrations, failures, lists, prefers, allocations, refusals atomic.Uint64
-	lastError                                                      atomic.Pointer[string]
+	registered    atomic.Bool
+	active        atomic.Bool
+	devices       atomic.Int64
+	healthy       atomic.Int64
+	streams       atomic.Int64
+	registrations atomic.Uint64
+	failures      atomic.Uint64
+	lists         atomic.Uint64
+	prefers       atomic.Uint64
+	allocations   atomic.Uint64
+	refusals      atomic.Uint64
+	lastError     atomic.Pointer[string]
 }
 
 func (c *counters) read(resource string) Stats {

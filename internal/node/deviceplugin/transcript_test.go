@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -133,9 +134,9 @@ func (s *script) offer(resources []string) {
 }
 
 func (s *script) block(words []string) {
-	var block *Block
+	var block *ledger.Block
 	if len(words) > 1 {
-		block = &Block{Unhealthy: words[1] == "unhealthy"}
+		block = &ledger.Block{Unseen: words[1] == "unhealthy"}
 	}
 	s.ledger.set(number(words[0]), block)
 	s.hardware.change(func(*hardware) {})

@@ -40,9 +40,8 @@ type view struct {
 
 // device is a device of the offer with the parts of its answers.
 type device struct {
+	// Device has the position of the GPU in the snapshot of the view; -1 when it has none.
 	offer.Device
-	// position is the GPU's place in the snapshot; -1 when it has none.
-	position int
 	// visible is its name for the container runtime: UUID or index.
 	visible  string
 	cdiName  string
@@ -102,7 +101,7 @@ func (w *viewer) build(o offer.Offer, state State, chooser chooser, previous *vi
 // the previous view stay.
 func (w *viewer) traitsOf(devices []device, snapshot *gpu.Snapshot, previous *view) gpu.Traits {
 	for i := range devices {
-		if at := devices[i].position; at >= 0 && at < len(snapshot.GPUs) {
+		if at := devices[i].Position; at >= 0 && at < len(snapshot.GPUs) {
 			for _, vendor := range w.vendors {
 				if vendor.Name == snapshot.GPUs[at].Vendor {
 					return vendor
@@ -139,7 +138,7 @@ func (v *view) keepVanished(previous *view, now time.Time, linger time.Duration)
 			continue
 		}
 		if d.vanished.IsZero() {
-			d.vanished, d.Health, d.Reason, d.position = now, gpu.Unhealthy, "it was removed from the node", -1
+			d.vanished, d.Health, d.Reason, d.Position = now, gpu.Unhealthy, "it was removed from the node", -1
 		}
 		if now.Sub(d.vanished) < linger {
 			v.add(d)
@@ -169,18 +168,19 @@ func (v *view) place(chooser chooser) bool {
 		if !d.vanished.IsZero() {
 			continue
 		}
-		if d.position < 0 || d.position >= placement.MaxGPUs || taken.Has(d.position) || d.Key.MIG != "" || d.Mode != offer.Whole {
+		if d.Position < 0 || d.Position >= placement.MaxGPUs || taken.Has(d.Position) || d.Key.MIG != "" || d.Mode != offer.Whole {
 			return false
 		}
-		taken |= placement.SetOf(d.position)
-		v.at[d.position] = i
+		taken |= placement.SetOf(d.Position)
+		v.at[d.Position] = i
 	}
 	v.chooser = chooser
 	return true
 }
 
 func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
-	d := device{Device: *o, position: -1, visible: string(o.Key.Device())}
+	d := device{Device: *o, visible: string(o.Key.Device())}
+	d.Position = -1
 	if w.strategy.ID == v1alpha1.IDStrategyIndex {
 		d.visible = o.Index
 	}
@@ -194,7 +194,7 @@ func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 	if i < 0 {
 		return d
 	}
-	d.position = i
+	d.Position = i
 	if g := &snapshot.GPUs[i]; w.strategy.PassDeviceSpecs || w.plain[g.Vendor] {
 		d.specs = specsOf(g.Nodes)
 		for _, part := range g.MIG.Devices {
@@ -231,7 +231,7 @@ func (v *view) list(ledger Ledger) (*pluginapi.ListAndWatchResponse, int) {
 	for i := range v.devices {
 		d := &v.devices[i]
 		health := pluginapi.Unhealthy
-		if block, blocked := ledger.Blocked(v.resource, d.Key); d.Health.Allocatable() && !(blocked && block.Unhealthy) {
+		if block, blocked := ledger.BlockedBy(v.resource, d.Key); d.Health.Allocatable() && !(blocked && block.Unseen) {
 			health = pluginapi.Healthy
 			healthy++
 		}

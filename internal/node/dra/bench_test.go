@@ -20,11 +20,7 @@ import (
 // realLedger is the node's ledger.
 type realLedger struct{ *ledger.Ledger }
 
-func holderOf(claim Claim) gpu.Holder {
-	return gpu.Holder{Kind: gpu.HolderClaim, ID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
-}
-
-func keysOf(claim Claim) []gpu.DeviceKey {
+func keysOf(claim ledger.Claim) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	for _, device := range claim.Devices {
 		keys = append(keys, device.Key)
@@ -32,24 +28,20 @@ func keysOf(claim Claim) []gpu.DeviceKey {
 	return keys
 }
 
-func (l realLedger) AcquireClaim(_ context.Context, claim Claim) error {
-	return l.Acquire(holderOf(claim), keysOf(claim))
+func (l realLedger) AcquireClaim(_ context.Context, claim ledger.Claim) error {
+	return l.Acquire(claim.Holder(), keysOf(claim))
 }
 
 func (l realLedger) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
-	return l.Resolve(holderOf(Claim{UID: uid}), placed, device)
+	return l.Resolve(ledger.Claim{UID: uid}.Holder(), placed, device)
 }
 
-func (l realLedger) ReleaseClaim(uid string) error { return l.Release(holderOf(Claim{UID: uid}), nil) }
-func (l realLedger) AdoptClaims(claims []Claim) error {
-	adopted := make([]ledger.Claim, len(claims))
-	for i, claim := range claims {
-		adopted[i] = ledger.Claim{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
-		for _, key := range keysOf(claim) {
-			adopted[i].Devices = append(adopted[i].Devices, ledger.ClaimDevice{Key: key})
-		}
-	}
-	refused, err := l.AdoptAll(adopted)
+func (l realLedger) ReleaseClaim(uid string) error {
+	return l.Release(ledger.Claim{UID: uid}.Holder(), nil)
+}
+
+func (l realLedger) AdoptClaims(claims []ledger.Claim) error {
+	refused, err := l.AdoptAll(claims)
 	for _, r := range refused {
 		err = errors.Join(err, r.Err)
 	}

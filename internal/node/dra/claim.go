@@ -7,6 +7,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // adminRequest is among the names of requests in the answer for a device for admin access. The kubelet keeps them in its record, which has
@@ -16,7 +19,7 @@ const adminRequest = "admin-access.berth.dev"
 // wanted is what has to be done for a claim.
 type wanted struct {
 	// claim has the devices to hold.
-	claim Claim
+	claim ledger.Claim
 	// devices are all devices of the answer, also those for admin access, which the claim does not hold.
 	devices []Device
 	held    []bool
@@ -44,7 +47,7 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 			err = &RefusedError{Err: err}
 		}
 	}()
-	w = wanted{claim: Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}}
+	w = wanted{claim: ledger.Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}}
 	who := nameOf(claim.Namespace, claim.Name)
 	if claim.Status.Allocation == nil {
 		return w, fmt.Errorf("%s: status.allocation is empty: the scheduler has not allocated the claim, or has deallocated it", who)
@@ -85,7 +88,7 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 
 // hold adds a device that the claim has to hold, with its configuration, which may be nil.
 func (w *wanted) hold(device Device, request string, with *settings) error {
-	if slices.ContainsFunc(w.claim.Devices, func(other ClaimDevice) bool { return other.Key == device.Key }) {
+	if slices.ContainsFunc(w.claim.Devices, func(other ledger.ClaimDevice) bool { return other.Key == device.Key }) {
 		return fmt.Errorf("device %s is allocated to the claim twice; delete the claim, so that the scheduler allocates it again", device.Name)
 	}
 	if !device.Health.Allocatable() {
@@ -96,11 +99,11 @@ func (w *wanted) hold(device Device, request string, with *settings) error {
 	if err != nil {
 		return err
 	}
-	if limits.Wanted() && slices.ContainsFunc(w.claim.Devices, func(other ClaimDevice) bool { return other.MPS.Wanted() }) {
+	if limits.Wanted() && slices.ContainsFunc(w.claim.Devices, func(other ledger.ClaimDevice) bool { return other.MPS.Wanted() }) {
 		return fmt.Errorf("mode mps of %s is for one GPU of a claim, because a container has one MPS daemon; make a claim for each GPU, or name one request in the requests of the configuration",
 			with.field)
 	}
-	w.claim.Devices = append(w.claim.Devices, ClaimDevice{
+	w.claim.Devices = append(w.claim.Devices, ledger.ClaimDevice{
 		Key: device.Key, Profile: device.Profile, TimeSlice: slice, MPS: limits, Requests: []string{request},
 	})
 	return nil
@@ -140,11 +143,11 @@ func admin(result *resourceapi.DeviceRequestAllocationResult) bool {
 }
 
 // podsOf returns the pods for which the claim is reserved; it is never nil, because they are known.
-func podsOf(claim *resourceapi.ResourceClaim) []Pod {
-	pods := []Pod{}
+func podsOf(claim *resourceapi.ResourceClaim) []gpu.Pod {
+	pods := []gpu.Pod{}
 	for _, consumer := range claim.Status.ReservedFor {
 		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			pods = append(pods, Pod{UID: string(consumer.UID), Namespace: claim.Namespace, Name: consumer.Name})
+			pods = append(pods, gpu.Pod{UID: string(consumer.UID), Namespace: claim.Namespace, Name: consumer.Name})
 		}
 	}
 	return pods

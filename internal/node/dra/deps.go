@@ -9,33 +9,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
-
-// Pod is a pod that may use the devices of a claim.
-type Pod struct {
-	UID, Namespace, Name string
-}
-
-// ClaimDevice is a device of a claim with the claim's requests that it is for.
-type ClaimDevice struct {
-	Key gpu.DeviceKey
-	// Profile is that of a MIG device; empty for a whole GPU.
-	Profile string
-	// TimeSlice is the wanted time slice of a whole GPU; empty when it is not known, and for a MIG device.
-	TimeSlice string
-	// MPS are the limits of the MPS daemon that a whole GPU has to have; zero for none.
-	MPS      gpu.MPSLimits
-	Requests []string
-}
-
-// Claim is a ResourceClaim with the devices that it holds on this node.
-type Claim struct {
-	UID, Namespace, Name string
-	// Pods are those that may use the devices; nil when they are not known.
-	Pods    []Pod
-	Devices []ClaimDevice
-}
 
 // Ledger records which claim has which device.
 type Ledger interface {
@@ -43,7 +19,7 @@ type Ledger interface {
 	// for a claim that has its devices; those that it has from an earlier allocation, and that no container uses, are released. Its error
 	// names the holder of the first device that another holder has. While a MIG device is removed that has slices of one of them, it waits
 	// for that, at most until ctx ends.
-	AcquireClaim(ctx context.Context, claim Claim) error
+	AcquireClaim(ctx context.Context, claim ledger.Claim) error
 	// ResolveClaim changes the hold of a claim on a placement into one on the MIG device that is there now. It may be called again. The
 	// change is on disk when it returns without an error.
 	ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error
@@ -52,7 +28,7 @@ type Ledger interface {
 	ReleaseClaim(uid string) error
 	// AdoptClaims records that claims have their devices, because the kubelet lists them as prepared. Those that
 	// another claim's devices prevent are left out and reported by the ledger. After an error it is called again.
-	AdoptClaims(claims []Claim) error
+	AdoptClaims(claims []ledger.Claim) error
 }
 
 // Device is what the name of a published device stands for at this moment.
@@ -86,9 +62,11 @@ const (
 
 // Call is a call of the kubelet for one claim that has ended.
 type Call struct {
-	Operation            Operation
-	Namespace, Name, UID string
-	Took                 time.Duration
+	Operation Operation
+	Namespace string
+	Name      string
+	UID       string
+	Took      time.Duration
 	// Err is nil when the call succeeded.
 	Err error
 }
@@ -121,8 +99,9 @@ const (
 // Deps are the dependencies of a Driver.
 type Deps struct {
 	// DriverName is the name of the DRA driver, such as gpu.berth.dev; Pool that of the node's pool.
-	DriverName, Pool string
-	Ledger           Ledger
+	DriverName string
+	Pool       string
+	Ledger     Ledger
 	// Ensure returns the UUID of a device of a dynamic GPU once it exists: the MIG device of that profile at the placement of the key, or
 	// the GPU itself, with MIG off. The claim has the device in the ledger. The error says why the GPU does not have it now. It may be
 	// called again, and is called without a lock that other claims wait for.
@@ -157,16 +136,19 @@ type Deps struct {
 
 // Listed is a claim in the kubelet's record.
 type Listed struct {
-	UID, Namespace, Name string
-	PodUIDs              []string
+	UID       string
+	Namespace string
+	Name      string
+	PodUIDs   []string
 	// Devices are the devices of this driver.
 	Devices []ListedDevice
 }
 
 // ListedDevice is a device in the kubelet's record.
 type ListedDevice struct {
-	Pool, Name string
-	Requests   []string
+	Pool     string
+	Name     string
+	Requests []string
 	// CDINames are the qualified names that the kubelet gives to the container runtime.
 	CDINames []string
 }
@@ -182,7 +164,8 @@ type ServerDeps struct {
 	KubeletDir string
 	// Serving is called each time the sockets are served, and Registered each time a kubelet has registered the driver, before the kubelet
 	// gets the response. They must not block.
-	Serving, Registered func()
+	Serving    func()
+	Registered func()
 	// Failed is called with each error of the library's background work, which is that of publishing. It must not block.
 	Failed func(error)
 }

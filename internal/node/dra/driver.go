@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
@@ -48,9 +49,9 @@ func (d *Driver) Adopt() error {
 	for _, device := range d.deps.Devices() {
 		names[device.Name] = device
 	}
-	var claims []Claim
+	var claims []ledger.Claim
 	for _, one := range listed {
-		claim := Claim{UID: one.UID, Namespace: one.Namespace, Name: one.Name}
+		claim := ledger.Claim{UID: one.UID, Namespace: one.Namespace, Name: one.Name}
 		for _, device := range one.Devices {
 			if slices.Contains(device.Requests, adminRequest) {
 				continue // It holds nothing.
@@ -61,10 +62,10 @@ func (d *Driver) Adopt() error {
 					"claim", one.Namespace+"/"+one.Name, "pool", device.Pool, "device", device.Name)
 				continue
 			}
-			claim.Devices = append(claim.Devices, ClaimDevice{Key: is.Key, Profile: is.Profile, Requests: device.Requests})
+			claim.Devices = append(claim.Devices, ledger.ClaimDevice{Key: is.Key, Profile: is.Profile, Requests: device.Requests})
 		}
 		for _, uid := range one.PodUIDs {
-			claim.Pods = append(claim.Pods, Pod{UID: uid})
+			claim.Pods = append(claim.Pods, gpu.Pod{UID: uid})
 		}
 		if len(claim.Devices) > 0 {
 			claims = append(claims, claim)
@@ -272,7 +273,7 @@ func (d *Driver) create(ctx context.Context, w *wanted) error {
 }
 
 // requestsOf names the requests of a claim, sorted.
-func requestsOf(claim Claim) string {
+func requestsOf(claim ledger.Claim) string {
 	var names []string
 	for _, device := range claim.Devices {
 		names = append(names, device.Requests...)

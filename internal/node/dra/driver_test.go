@@ -15,6 +15,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // one prepares one claim.
@@ -49,8 +50,8 @@ func TestPrepare(t *testing.T) {
 	other.Driver = "nic.example.com"
 	claim := allocated("train", "u1", result("gpu", 1), other, result("first/big", 3))
 	want := kubeletplugin.PrepareResult{Devices: []kubeletplugin.Device{
-		{Requests: []string{"gpu"}, PoolName: pool, DeviceName: "gpu-1", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-1"}},
-		{Requests: []string{"first/big"}, PoolName: pool, DeviceName: "gpu-3", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-3"}},
+		{Requests: []string{"gpu"}, PoolName: poolName, DeviceName: "gpu-1", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-1"}},
+		{Requests: []string{"first/big"}, PoolName: poolName, DeviceName: "gpu-3", CDIDeviceIDs: []string{"k8s.berth.dev/gpu=GPU-3"}},
 	}}
 	for range 2 { // It can be repeated.
 		if diff := cmp.Diff(want, one(t.Context(), t, d, claim)); diff != "" {
@@ -61,8 +62,8 @@ func TestPrepare(t *testing.T) {
 		t.Error(diff)
 	}
 	held := n.ledger.held[gpu.DeviceKey{GPU: "GPU-3"}]
-	wantHeld := Claim{UID: "u1", Namespace: "ns", Name: "train", Pods: []Pod{{UID: "pod-u1", Namespace: "ns", Name: "pod-of-train"}},
-		Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, TimeSlice: "default", Requests: []string{"gpu"}}, {Key: gpu.DeviceKey{GPU: "GPU-3"}, TimeSlice: "default", Requests: []string{"first/big"}}}}
+	wantHeld := ledger.Claim{UID: "u1", Namespace: "ns", Name: "train", Pods: []gpu.Pod{{UID: "pod-u1", Namespace: "ns", Name: "pod-of-train"}},
+		Devices: []ledger.ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, TimeSlice: "default", Requests: []string{"gpu"}}, {Key: gpu.DeviceKey{GPU: "GPU-3"}, TimeSlice: "default", Requests: []string{"first/big"}}}}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Error(diff)
 	}
@@ -298,7 +299,7 @@ func TestRetryWhilePreparing(t *testing.T) {
 func TestParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(8)
-		n.ledger.holdOn = func(Claim) { time.Sleep(time.Second) }
+		n.ledger.holdOn = func(ledger.Claim) { time.Sleep(time.Second) }
 		d := n.driver(t)
 		var claims []*resourceapi.ResourceClaim
 		for i := range 8 {
@@ -355,14 +356,14 @@ func TestKilled(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	n := newNode(2)
 	n.prepared = []Listed{
-		{UID: "u1", Namespace: "ns", Name: "train", PodUIDs: []string{"p1"}, Devices: []ListedDevice{{Pool: pool, Name: "gpu-1", Requests: []string{"gpu"}}}},
-		{UID: "u2", Namespace: "ns", Name: "removed", Devices: []ListedDevice{{Pool: pool, Name: "gpu-9"}}},
+		{UID: "u1", Namespace: "ns", Name: "train", PodUIDs: []string{"p1"}, Devices: []ListedDevice{{Pool: poolName, Name: "gpu-1", Requests: []string{"gpu"}}}},
+		{UID: "u2", Namespace: "ns", Name: "removed", Devices: []ListedDevice{{Pool: poolName, Name: "gpu-9"}}},
 		{UID: "u3", Namespace: "ns", Name: "elsewhere", Devices: []ListedDevice{{Pool: "node-b", Name: "gpu-0"}}},
 		{UID: "u4", Namespace: "ns", Name: "in-progress"},
 	}
 	d := n.driver(t)
-	want := map[gpu.DeviceKey]Claim{{GPU: "GPU-1"}: {UID: "u1", Namespace: "ns", Name: "train", Pods: []Pod{{UID: "p1"}},
-		Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, Requests: []string{"gpu"}}}}}
+	want := map[gpu.DeviceKey]ledger.Claim{{GPU: "GPU-1"}: {UID: "u1", Namespace: "ns", Name: "train", Pods: []gpu.Pod{{UID: "p1"}},
+		Devices: []ledger.ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, Requests: []string{"gpu"}}}}}
 	if diff := cmp.Diff(want, n.ledger.held); diff != "" {
 		t.Error(diff)
 	}
@@ -389,7 +390,7 @@ func TestHealth(t *testing.T) {
 			report := <-reports
 			for _, device := range report.Devices {
 				all = append(all, device.Health)
-				if device.PoolName != pool || device.HealthCheckTimeout != HealthTimeout || !device.LastUpdated.Equal(time.Now()) {
+				if device.PoolName != poolName || device.HealthCheckTimeout != HealthTimeout || !device.LastUpdated.Equal(time.Now()) {
 					t.Errorf("%+v at %s", device, time.Now())
 				}
 			}

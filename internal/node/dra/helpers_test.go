@@ -15,29 +15,30 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 const (
 	driverName = "gpu.berth.dev"
-	pool       = "node-a"
+	poolName   = "node-a"
 )
 
 // fakeLedger is a simple twin of the ledger: a map from device to claim.
 type fakeLedger struct {
 	mu    sync.Mutex
-	held  map[gpu.DeviceKey]Claim
+	held  map[gpu.DeviceKey]ledger.Claim
 	fail  error // of the next writes
 	other map[gpu.DeviceKey]string
 	// holdOn, when set, is called in AcquireClaim before anything is taken.
-	holdOn func(Claim)
+	holdOn func(ledger.Claim)
 }
 
 func newFakeLedger() *fakeLedger {
-	return &fakeLedger{held: map[gpu.DeviceKey]Claim{}, other: map[gpu.DeviceKey]string{}}
+	return &fakeLedger{held: map[gpu.DeviceKey]ledger.Claim{}, other: map[gpu.DeviceKey]string{}}
 }
 
-func (l *fakeLedger) AcquireClaim(_ context.Context, claim Claim) error {
+func (l *fakeLedger) AcquireClaim(_ context.Context, claim ledger.Claim) error {
 	if l.holdOn != nil {
 		l.holdOn(claim)
 	}
@@ -54,7 +55,7 @@ func (l *fakeLedger) AcquireClaim(_ context.Context, claim Claim) error {
 	if l.fail != nil && (len(claim.Devices) > 0 || l.holds(claim.UID)) {
 		return l.fail
 	}
-	maps.DeleteFunc(l.held, func(_ gpu.DeviceKey, holder Claim) bool { return holder.UID == claim.UID })
+	maps.DeleteFunc(l.held, func(_ gpu.DeviceKey, holder ledger.Claim) bool { return holder.UID == claim.UID })
 	for _, device := range claim.Devices {
 		l.held[device.Key] = claim
 	}
@@ -63,7 +64,7 @@ func (l *fakeLedger) AcquireClaim(_ context.Context, claim Claim) error {
 
 // holds reports whether a claim has a device.
 func (l *fakeLedger) holds(uid string) bool {
-	return slices.ContainsFunc(slices.Collect(maps.Values(l.held)), func(c Claim) bool { return c.UID == uid })
+	return slices.ContainsFunc(slices.Collect(maps.Values(l.held)), func(c ledger.Claim) bool { return c.UID == uid })
 }
 
 func (l *fakeLedger) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
@@ -98,7 +99,7 @@ func (l *fakeLedger) ReleaseClaim(uid string) error {
 	return nil
 }
 
-func (l *fakeLedger) AdoptClaims(claims []Claim) error {
+func (l *fakeLedger) AdoptClaims(claims []ledger.Claim) error {
 	for _, claim := range claims {
 		if err := l.AcquireClaim(context.Background(), claim); err != nil {
 			return err
@@ -179,7 +180,7 @@ func (n *node) reported(source string) []gpu.Cause {
 
 func (n *node) deps(ledger Ledger) Deps {
 	return Deps{
-		DriverName: driverName, Pool: pool, Ledger: ledger, Devices: n.current, Changed: n.changed.Subscribe,
+		DriverName: driverName, Pool: poolName, Ledger: ledger, Devices: n.current, Changed: n.changed.Subscribe,
 		Ready: func(_ context.Context, id gpu.UUID) error {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -225,7 +226,7 @@ func (n *node) driver(t testing.TB) *Driver {
 
 // result is a device that the scheduler has allocated.
 func result(request string, i int) resourceapi.DeviceRequestAllocationResult {
-	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: driverName, Pool: pool, Device: name(i)}
+	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: driverName, Pool: poolName, Device: name(i)}
 }
 
 // allocated is a claim in the namespace ns with results, reserved for one pod.

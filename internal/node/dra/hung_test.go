@@ -13,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // TestRetryOverTheSocket: a kubelet that repeats a prepare while the first one is under way gets the result of the first one's work, or,
@@ -24,7 +25,7 @@ func TestRetryOverTheSocket(t *testing.T) {
 	n.clock = now
 	hang, begun := make(chan struct{}), make(chan struct{}, 1)
 	var inLedger, most atomic.Int32
-	n.ledger.holdOn = func(Claim) {
+	n.ledger.holdOn = func(ledger.Claim) {
 		if at := inLedger.Add(1); at > most.Load() {
 			most.Store(at)
 		}

@@ -52,7 +52,7 @@ func (h *host) run(t testing.TB, d *Driver) {
 	}
 	served := make(chan struct{}, 100)
 	h.server = NewServer(ServerDeps{
-		Driver: d, Client: h.client, NodeName: pool, KubeletDir: h.dir,
+		Driver: d, Client: h.client, NodeName: poolName, KubeletDir: h.dir,
 		Serving:    func() { h.registered.Add(1); served <- struct{}{} },
 		Registered: func() { h.registered.Add(1); served <- struct{}{} },
 		Failed:     func(err error) { h.failures <- err },
@@ -371,7 +371,7 @@ func TestStaleSockets(t *testing.T) {
 // TestNoRegistry: without the kubelet's folder the server waits for it and says so.
 func TestNoRegistry(t *testing.T) {
 	n := newNode(1)
-	server := NewServer(ServerDeps{Driver: n.driver(t), Client: fake.NewClientset(), NodeName: pool, KubeletDir: t.TempDir()})
+	server := NewServer(ServerDeps{Driver: n.driver(t), Client: fake.NewClientset(), NodeName: poolName, KubeletDir: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()

@@ -15,7 +15,12 @@ import (
 )
 
 // request is a request that an API server received.
-type request struct{ Method, Path, Query, Type string }
+type request struct {
+	Method string
+	Path   string
+	Query  string
+	Type   string
+}
 
 // server responds by method and path; everything else is not found.
 func server(t *testing.T, answers map[string]any) (dynamic.Interface, *[]request, *[]string) {

@@ -110,9 +110,10 @@ func TestObjectIsWrittenAgain(t *testing.T) {
 func TestObjectErrors(t *testing.T) {
 	forbidden := apierrors.NewForbidden(v1alpha1.GPUNodes().GroupResource(), fakeapi.NodeName, errors.New("no role"))
 	tests := map[string]struct {
-		verb, resource string
-		answer         error
-		want           string
+		verb     string
+		resource string
+		answer   error
+		want     string
 	}{
 		"forbidden": {"apply", "gpunodes", forbidden, "fix: bind the agent's service account"},
 		"away":      {"apply", "gpunodes", errors.New("no route"), "write GPUNode node-0: no route"},

@@ -16,7 +16,8 @@ type Containerd struct {
 	// Version is that of the format.
 	Version int64
 	// State is the state directory and Address the socket, if a file sets them.
-	State, Address string
+	State   string
+	Address string
 	// EnableCDI is nil if no file sets it.
 	EnableCDI *bool
 	// Dirs are the directories of CDI specs, if a file sets them: DirsFrom.
@@ -27,8 +28,9 @@ type Containerd struct {
 	// Generated says from what the first of them is made.
 	Generated Generated
 	// Runtime is the default runtime, which RuntimeFrom sets; Programs are the programs of the runtimes, by name.
-	Runtime, RuntimeFrom string
-	Programs             map[string]string
+	Runtime     string
+	RuntimeFrom string
+	Programs    map[string]string
 }
 
 // ReadContainerd reads a configuration file of containerd below the host's root, with the files that it imports. The error is

@@ -15,8 +15,9 @@ func TestContainerdAddress(t *testing.T) {
 	)
 	tests := map[string]struct {
 		// imported is the file that the first one imports.
-		text, imported string
-		want           string
+		text     string
+		imported string
+		want     string
 	}{
 		"version 3":                      {text: v3 + legacy, want: "/legacy"},
 		"no version":                     {text: legacy, want: "/legacy"},

@@ -16,15 +16,18 @@ const (
 // CRIO is the part of a configuration of CRI-O that concerns its places, CDI and the default runtime.
 type CRIO struct {
 	// Listen is the socket, RunRoot the directory of what runs and StorageDriver its driver, if a file sets them.
-	Listen, RunRoot, StorageDriver string
+	Listen        string
+	RunRoot       string
+	StorageDriver string
 	// Dirs are the directories of CDI specs, if a file sets them: DirsFrom.
 	Dirs     []string
 	DirsFrom string
 	// Sources are the files that were read.
 	Sources []string
 	// Runtime is the default runtime, which RuntimeFrom sets; Programs are the programs of the runtimes, by name.
-	Runtime, RuntimeFrom string
-	Programs             map[string]string
+	Runtime     string
+	RuntimeFrom string
+	Programs    map[string]string
 }
 
 // ReadCRIO reads CRI-O's configuration below the host's root: the file, then the files in the directory and below it in lexical order, as

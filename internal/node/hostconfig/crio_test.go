@@ -40,9 +40,10 @@ func TestReadCRIO(t *testing.T) {
 	runtime := func(name string) string { return "[crio.runtime]\ndefault_runtime = '" + name + "'\n" }
 	const dir = CRIODir
 	tests := map[string]struct {
-		files, links map[string]string
-		sources      []string
-		want         string
+		files   map[string]string
+		links   map[string]string
+		sources []string
+		want    string
 		// wantErr is a part of the error.
 		wantErr string
 	}{

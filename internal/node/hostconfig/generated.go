@@ -7,7 +7,10 @@ import (
 
 // Generated says which distribution writes a configuration of containerd again each time it starts, and from where it takes what an
 // administrator sets; zero for a configuration that is edited itself.
-type Generated struct{ By, From string }
+type Generated struct {
+	By   string
+	From string
+}
 
 // generated returns which distribution writes a configuration, by its path below the host's root, the version of its format and, for k0s, a
 // line that k0s writes into it. The sources are run-containerd-with-args of MicroK8s, pkg/component/worker/containerd of k0s, and

@@ -6,8 +6,9 @@ import "testing"
 func TestGenerated(t *testing.T) {
 	const k3s, rke2 = "/var/lib/rancher/k3s/agent/etc/containerd/", "/var/lib/rancher/rke2/agent/etc/containerd/"
 	tests := map[string]struct {
-		path, text string
-		want       Generated
+		path string
+		text string
+		want Generated
 	}{
 		"plain":                          {path: ContainerdPath},
 		"MicroK8s":                       {path: "/var/snap/microk8s/9072/args/containerd.toml", want: Generated{"MicroK8s", "/var/snap/microk8s/9072/args/containerd-template.toml"}},

@@ -28,7 +28,10 @@ const (
 )
 
 // Place is a path of the host, and where it was found.
-type Place struct{ Path, From string }
+type Place struct {
+	Path string
+	From string
+}
 
 // Runtime is the container runtime that the kubelet uses.
 type Runtime struct {
@@ -42,7 +45,8 @@ type Runtime struct {
 	// State is the directory of what runs: containerd's state directory, CRI-O's runroot.
 	State Place
 	// Config is the first file of the configuration, which need not exist, and ConfigDir CRI-O's directory of more.
-	Config, ConfigDir Place
+	Config    Place
+	ConfigDir Place
 	// bundles are where the OCI specs of containers are.
 	bundles []kubelet.Bundle
 }

@@ -10,8 +10,9 @@ import (
 
 // known are the places of a runtime in a distribution, for hosts whose processes cannot be seen.
 type known struct {
-	kind          Kind
-	socket, state string
+	kind   Kind
+	socket string
+	state  string
 	// configs are where the configuration can be, and dir is CRI-O's directory of more.
 	configs []string
 	dir     string

@@ -192,11 +192,16 @@ func owner(info fs.FileInfo) (uint32, error) {
 }
 
 // flag returns the last value of a flag that has one of the names. A name is given with its dashes: programs of Go's flag package accept
-// one and two. In a name _ is the same as -.
+// one and two. Behind them _ is the same as -. An argument counts as a flag also where it is the value of the flag before it: no value of
+// these programs' flags begins as one of the names.
 func flag(args []string, names ...string) (value string, set bool) {
 	for i, arg := range args {
 		name, text, inSame := strings.Cut(arg, "=")
-		if !strings.HasPrefix(name, "-") || !slices.Contains(names, strings.ReplaceAll(name, "_", "-")) {
+		if !slices.ContainsFunc(names, func(wanted string) bool {
+			word := strings.TrimLeft(wanted, "-")
+			rest, dashed := strings.CutPrefix(name, strings.TrimSuffix(wanted, word))
+			return dashed && strings.ReplaceAll(rest, "_", "-") == word
+		}) {
 			continue
 		}
 		if !inSame && i+1 < len(args) {

@@ -27,7 +27,8 @@ func TestTrust(t *testing.T) {
 	)
 	second := hostruntime.Runtime{Kind: hostruntime.Containerd, PID: 10, Socket: hostruntime.Place{Path: k3s, From: "the command line of containerd (process 10)"}}
 	tests := map[string]struct {
-		host, state string
+		host  string
+		state string
 		// change is what happens to the host before it is looked at.
 		change func(t *testing.T, root string)
 		want   hostruntime.Runtime

@@ -13,7 +13,9 @@ import (
 type Changes struct {
 	// Added, Changed and Removed name GPUs, each sorted. A GPU is changed when any of its data is, including its index
 	// and its health, but not its links.
-	Added, Changed, Removed []gpu.UUID
+	Added   []gpu.UUID
+	Changed []gpu.UUID
+	Removed []gpu.UUID
 	// Links is true when two GPUs that are in both snapshots have different links.
 	Links bool
 	// Node is true when the vendors or the faults that belong to no GPU differ.

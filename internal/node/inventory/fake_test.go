@@ -28,10 +28,12 @@ type source struct {
 	past  []gpu.Event
 	pasts int
 
-	scans, running, most int
-	watches              int
-	events               chan gpu.Event
-	watchErr             chan error
+	scans    int
+	running  int
+	most     int
+	watches  int
+	events   chan gpu.Event
+	watchErr chan error
 }
 
 func newSource(gpus int) *source {

@@ -80,7 +80,8 @@ type Deps struct {
 	IgnoredXIDs map[uint64]bool
 	// Keep is the file that carries the health records of the GPUs over a restart of this process; empty for none. BootID
 	// invalidates a file of an earlier boot.
-	Keep, BootID string
+	Keep   string
+	BootID string
 	// Report, unless nil, replaces the problems of a source: of LostSource and UnsavedSource, which are about that file. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Renewed, unless nil, is called with the GPUs that a scan found in another life than the one before: they were reset,
@@ -155,6 +156,12 @@ func (i *Inventory) Refresh(ctx context.Context) error {
 	return first
 }
 
+// Hardware is the inventory, or that of one vendor, for those who follow it.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
 // OfVendor is the inventory of one vendor's GPUs: its Current has no others, and its Refresh waits for no other vendor.
 type OfVendor struct {
 	*Inventory
@@ -169,7 +176,10 @@ func (i *Inventory) Of(vendor string) OfVendor {
 }
 
 // partOf is the part of a snapshot that is about one vendor.
-type partOf struct{ whole, part *gpu.Snapshot }
+type partOf struct {
+	whole *gpu.Snapshot
+	part  *gpu.Snapshot
+}
 
 // Current is that of Inventory, with the part that is about the vendor. Like the whole it is the same until it changes.
 func (o OfVendor) Current() *gpu.Snapshot {

@@ -433,8 +433,9 @@ func TestDiff(t *testing.T) {
 	swapped := nodeOf(3)
 	swapped.GPUs = swapped.GPUs[1:]
 	for name, test := range map[string]struct {
-		old, new *gpu.Snapshot
-		want     string
+		old  *gpu.Snapshot
+		new  *gpu.Snapshot
+		want string
 	}{
 		"nothing":  {&two, &two, "nothing"},
 		"nil":      {nil, nil, "nothing"},

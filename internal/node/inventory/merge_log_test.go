@@ -24,8 +24,9 @@ func TestHealthIsLogged(t *testing.T) {
 		return s
 	}
 	tests := map[string]struct {
-		last, next *gpu.Snapshot
-		want       []string
+		last *gpu.Snapshot
+		next *gpu.Snapshot
+		want []string
 	}{
 		"first, healthy": {nil, snapshot(gpu.Healthy), nil},
 		"first, faulty": {nil, snapshot(gpu.Healthy, gpu.NeedsReboot), []string{

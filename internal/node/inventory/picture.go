@@ -20,7 +20,8 @@ type picture struct {
 	scan gpu.Snapshot
 	// records hold the state of each GPU in scan, restored the state in an earlier process of GPUs that no scan has
 	// found yet.
-	records, restored map[gpu.UUID]health.Record
+	records  map[gpu.UUID]health.Record
+	restored map[gpu.UUID]health.Record
 	// recent is the last event of each GPU and code. An event is kept until a scan was
 	// applied that began well after it, since such a scan must not disprove it.
 	recent map[eventKey]gpu.Event
@@ -42,9 +43,10 @@ type timeout struct {
 }
 
 type eventKey struct {
-	id     gpu.UUID
-	code   gpu.Code
-	gi, ci int
+	id   gpu.UUID
+	code gpu.Code
+	gi   int
+	ci   int
 }
 
 func newPicture(rules health.Rules, restored map[gpu.UUID]health.Record) *picture {

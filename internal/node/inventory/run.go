@@ -82,7 +82,8 @@ type scans struct {
 	again    bool
 	deadline clock.Timer
 	// waiting are the refreshes that need the next scan to begin, served those of the running one.
-	waiting, served []chan error
+	waiting []chan error
+	served  []chan error
 	// soon starts the scan that follows an event; soonSet while it runs.
 	soon    clock.Timer
 	soonSet bool

@@ -23,8 +23,9 @@ type kubepods struct {
 // apart is a cgroup with those of containers that are not in their pods' cgroups; see joined. Only the container runtime makes cgroups in
 // it: the containers' own are below.
 type apart struct {
-	dir, cgroupRoot string
-	v2              bool
+	dir        string
+	cgroupRoot string
+	v2         bool
 }
 
 // systemd reports whether a kubelet has the systemd driver.

@@ -51,7 +51,8 @@ type cgroupOfContainer struct {
 // It must run in the machine's PID namespace: version 1 does not show processes of other namespaces. Its methods may be
 // called concurrently, wait only for the kernel, and read a bounded number of cgroups.
 type cgroupReader struct {
-	procRoot, cgroupRoot string
+	procRoot   string
+	cgroupRoot string
 
 	mu     sync.Mutex
 	places places

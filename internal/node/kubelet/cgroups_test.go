@@ -15,8 +15,9 @@ import (
 type cgroupTree struct {
 	t testing.TB
 	// proc has the mountinfo that leads to dir.
-	proc, dir string
-	version   int
+	proc    string
+	dir     string
+	version int
 }
 
 func newCgroupTree(t testing.TB, version int) *cgroupTree {

@@ -168,7 +168,10 @@ func explainJSON(err error, blob []byte) *corruptError {
 	return &corruptError{Offset: -1, Why: err.Error()}
 }
 
-type tooLargeError struct{ size, limit int64 }
+type tooLargeError struct {
+	size  int64
+	limit int64
+}
 
 func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("the file has %d bytes or more, the limit is %d", e.size, e.limit)

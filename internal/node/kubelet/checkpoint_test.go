@@ -42,12 +42,14 @@ func fixture(t testing.TB, name string) []byte {
 }
 
 type plain struct {
-	PodUID, Container, Resource string
-	DeviceIDs                   []string
-	ByNUMA                      map[int64][]string
-	Envs                        map[string]string
-	CDI                         []string
-	ResponseError               string
+	PodUID        string
+	Container     string
+	Resource      string
+	DeviceIDs     []string
+	ByNUMA        map[int64][]string
+	Envs          map[string]string
+	CDI           []string
+	ResponseError string
 }
 
 func plainly(checkpoint *Checkpoint) []plain {

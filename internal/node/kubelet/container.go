@@ -27,7 +27,9 @@ type Container struct {
 	PodUID string
 	// Namespace, Pod and Name are empty when the spec was not found, or when the
 	// runtime does not write them into it (docker).
-	Namespace, Pod, Name string
+	Namespace string
+	Pod       string
+	Name      string
 	// Sandbox is true for the pod's own (pause) container.
 	Sandbox bool
 	// Spec is the path of the OCI spec; it is empty when SpecError says why it could not be read.
@@ -46,17 +48,21 @@ type Container struct {
 
 // Bundle is where a runtime keeps its containers' OCI specs, Dir/<id>/File, and by which annotations it says what they are.
 type Bundle struct {
-	Dir, File string
-	Keys      Keys
+	Dir  string
+	File string
+	Keys Keys
 }
 
 // Keys are the annotations by which a runtime says in an OCI spec what its containers are. CRI-O copies a pod's own annotations there too,
 // and containerd those that pod_annotations of its configuration lists, so the keys of one runtime are worth nothing in the specs of
 // another.
 type Keys struct {
-	Namespace, Pod, Container string
+	Namespace string
+	Pod       string
+	Container string
 	// Kind is the annotation that has the value Sandbox in the pod's own container.
-	Kind, Sandbox string
+	Kind    string
+	Sandbox string
 }
 
 // containerdKeys are those of containerd, which sets them after those of the pod (containerd 2.2, internal/cri/annotations).

@@ -149,8 +149,10 @@ func TestAnnotationsOfTheRuntime(t *testing.T) {
 		"io.kubernetes.pod.name": "train", "io.kubernetes.pod.namespace": "default"}
 	const containerd, docker, crio = 0, 1, 2 // of DefaultBundles
 	type names struct {
-		Namespace, Pod, Name string
-		Sandbox              bool
+		Namespace string
+		Pod       string
+		Name      string
+		Sandbox   bool
 	}
 	tests := map[string]struct {
 		bundle  int

@@ -46,7 +46,8 @@ type realCgroups struct {
 	// proc is a folder like /proc: its mountinfo names only the hierarchy, and its processes are the real ones.
 	proc string
 	// dir is where the hierarchy is mounted, root the cgroup of this test in it.
-	dir, root string
+	dir  string
+	root string
 }
 
 // mountCgroups mounts a hierarchy of the kernel: version 2, or one of version 1 that has a name and no controllers, so
@@ -186,10 +187,11 @@ func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
-		below, script string
-		env           string
-		looks         int
-		apart         bool
+		below  string
+		script string
+		env    string
+		looks  int
+		apart  bool
 	}{
 		"plain":                     {script: "echo ready; exec sleep 600", looks: 1},
 		"apart from its pod":        {script: "echo ready; exec sleep 600", looks: 1, apart: true},

@@ -48,9 +48,12 @@ type Devices struct {
 
 // ClaimDevice is a device that a container got through a ResourceClaim.
 type ClaimDevice struct {
-	ClaimNamespace, Claim string
-	Driver, Pool, Device  string
-	CDINames              []string
+	ClaimNamespace string
+	Claim          string
+	Driver         string
+	Pool           string
+	Device         string
+	CDINames       []string
 }
 
 // ContainerDevices are the devices of one container. Plain init containers are never reported by the kubelet; sidecars
@@ -64,8 +67,9 @@ type ContainerDevices struct {
 
 // PodDevices are the devices of one pod. The API gives no UID.
 type PodDevices struct {
-	Namespace, Name string
-	Containers      []ContainerDevices
+	Namespace  string
+	Name       string
+	Containers []ContainerDevices
 }
 
 // PodResources is a client of the kubelet's PodResources API, version v1. It has no List, which changes the kubelet's

@@ -28,8 +28,9 @@ var (
 func TestParseCgroup(t *testing.T) {
 	under1, under2 := strings.ReplaceAll(uid1, "-", "_"), strings.ReplaceAll(uid2, "-", "_")
 	tests := map[string]struct {
-		text, root string
-		want       Owner // CgroupPath left out
+		text string
+		root string
+		want Owner // CgroupPath left out
 	}{
 		"v2 cgroupfs": {text: "0::/kubepods/burstable/pod" + uid1 + "/" + id1,
 			want: Owner{PodUID: uid1, ContainerID: id1}},

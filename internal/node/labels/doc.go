@@ -2,7 +2,7 @@
 //
 // Build merges the labels that each [Vendor] computes about its GPUs, from a snapshot and the use that each device is in, with
 // the numbers of healthy and unhealthy GPUs. A [Writer] writes them to the Node, into a file for Node Feature
-// Discovery, or into a NodeFeature object. docs/labels.md lists every label.
+// Discovery, or into a NodeFeature object; the [Syncer] of the agent decides what is written. docs/labels.md lists every label.
 //
 // # What it guarantees
 //
@@ -12,8 +12,8 @@
 //
 // # What it must not import
 //
-// Any package of Berth but api/, internal/core/gpu, internal/core/labelset, internal/node/nodeapi and internal/node/offer, any of
-// Kubernetes but apimachinery and client-go, and the library of a vendor.
+// Any package of Berth but api/, internal/core/gpu, internal/core/labelset, internal/node/nodeapi, internal/node/offer and
+// internal/node/signal, any of Kubernetes but apimachinery and client-go, and the library of a vendor.
 //
 // # Access
 //

@@ -23,8 +23,9 @@ const (
 
 // nodeFeatureWriter writes a NodeFeature, which is deleted with its Node.
 type nodeFeatureWriter struct {
-	client              dynamic.Interface
-	nodeName, namespace string
+	client    dynamic.Interface
+	nodeName  string
+	namespace string
 }
 
 func (w *nodeFeatureWriter) name() string { return nodeFeaturePrefix + w.nodeName }

@@ -61,8 +61,10 @@ func shuffled(random *rand.Rand, in Input) Input {
 // TestLostGPU checks that, when a node loses a GPU, only the counts change and the labels that only that GPU had.
 func TestLostGPU(t *testing.T) {
 	for profile, test := range map[string]struct {
-		lost      int
-		want, not Labels // want are the labels that change, without those that are removed, with their old values
+		lost int
+		// want are the labels that change, without those that are removed, with their old values
+		want Labels
+		not  Labels
 	}{
 		"h100x8": {lost: 3, want: Labels{
 			"nvidia.com/gpu.count": "7", "berth.dev/gpu.healthy": "7", "berth.dev/gpu.unhealthy": "1", "berth.dev/nvlink.largest-island": "7",

@@ -35,7 +35,8 @@ type gpuBlocks struct {
 type deviceBlocks struct {
 	gpu.Located
 	// unshared is the holding of the device as a whole, share that of the first replica that is held.
-	unshared, share *Holding
+	unshared *Holding
+	share    *Holding
 	// blocking are the replicas that are blocked themselves.
 	blocking map[int]*Holding
 	// uses are the first holding, and the first under another resource's name than that one.

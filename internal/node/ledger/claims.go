@@ -13,7 +13,9 @@ import (
 // Claim is a ResourceClaim with its devices on this node.
 type Claim struct {
 	// UID identifies the claim. Namespace and Name are empty when they are not known.
-	UID, Namespace, Name string
+	UID       string
+	Namespace string
+	Name      string
 	// Pods are those that may use the devices (status.reservedFor); nil when they are not known, which keeps those that
 	// the ledger has. Their running containers are the claim's own, and are no conflict.
 	Pods    []gpu.Pod

@@ -308,8 +308,9 @@ func TestAdoptAllBeforeTheFirstComparison(t *testing.T) {
 		return v
 	}
 	tests := map[string]struct {
-		first, second func(l *Ledger) (orphans int)
-		orphans       int
+		first   func(l *Ledger) (orphans int)
+		second  func(l *Ledger) (orphans int)
+		orphans int
 	}{
 		"adopted first": {first: adoptStep(t, claims), second: compareStep(view)},
 		"compared first": {

@@ -38,7 +38,10 @@ func TestDistrustOutlastsALookUnderWay(t *testing.T) {
 
 // TestReadsPerCall counts what a call reads: nothing for devices without a holding, with the checkpoint known and unknown.
 func TestReadsPerCall(t *testing.T) {
-	type reads struct{ looks, checkpoints int }
+	type reads struct {
+		looks       int
+		checkpoints int
+	}
 	unknown := errors.New("no checkpoint")
 	tests := map[string]struct {
 		before func(l *Ledger, clock *clocktesting.FakePassiveClock)

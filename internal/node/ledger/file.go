@@ -45,7 +45,10 @@ type corruptError struct {
 func (e *corruptError) Error() string { return fmt.Sprintf("corrupt in line %d: %s", e.line, e.why) }
 
 // versionError means that a newer Berth wrote the file.
-type versionError struct{ version, newest int }
+type versionError struct {
+	version int
+	newest  int
+}
 
 func (e *versionError) Error() string {
 	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent supports: install the version of Berth that wrote it, or a newer one", e.version, e.newest)

@@ -24,15 +24,19 @@ type join struct {
 
 // listing is one pod's entries for a device.
 type listing struct {
-	pod, resource string
-	containers    []string
-	grants        []string
+	pod        string
+	resource   string
+	containers []string
+	grants     []string
 }
 
 // use is the running containers of one pod on a device.
 type use struct {
-	pod, namespace, podName string
-	ids, names              []string
+	pod       string
+	namespace string
+	podName   string
+	ids       []string
+	names     []string
 }
 
 // newJoin is called with the mutex held. The checkpoint of a view from before a Distrust is that of an earlier kubelet

@@ -20,7 +20,8 @@ const (
 type PodFacts struct {
 	State PodState
 	// Namespace and Name are empty when they are not known.
-	Namespace, Name string
+	Namespace string
+	Name      string
 	// Containers are in the order in which the kubelet allocates; nil when they are not known.
 	Containers []PodContainer
 	// Unstarted is true when neither a reading of the cgroups within the last second nor an earlier one found any of
@@ -48,20 +49,23 @@ type PodContainer struct {
 type Question struct {
 	PodUID string
 	// Namespace and Pod are empty when they are not known.
-	Namespace, Pod string
+	Namespace string
+	Pod       string
 	// Containers are those that the checkpoint lists with the device, All those that it lists with any device
 	// of the resource, both sorted.
-	Containers, All []string
-	Resource        string
-	Key             gpu.DeviceKey
+	Containers []string
+	All        []string
+	Resource   string
+	Key        gpu.DeviceKey
 }
 
 // entry is the checkpoint's entry of one device for one pod.
 type entry struct {
-	pod, resource string
-	containers    []string // with the device, sorted
-	all           []string // with any device of the resource, sorted
-	facts         PodFacts
+	pod        string
+	resource   string
+	containers []string // with the device, sorted
+	all        []string // with any device of the resource, sorted
+	facts      PodFacts
 	// dropped is true when a query showed that the kubelet no longer has the device for the pod.
 	dropped bool
 }

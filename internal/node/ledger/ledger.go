@@ -101,9 +101,11 @@ type listedError struct {
 	Key      gpu.DeviceKey
 	Resource string
 	// Pod is the UID of the other pod; Namespace and Name are empty when they are not known.
-	Pod, Namespace, Name string
-	Containers           []string
-	Since                time.Time
+	Pod        string
+	Namespace  string
+	Name       string
+	Containers []string
+	Since      time.Time
 }
 
 // Error names the device, the pod that has it, the evidence and what follows.
@@ -167,7 +169,8 @@ type Deps struct {
 	Follow bool
 	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how long while the
 	// checkpoint cannot be read. Zero means the defaults.
-	PendingLimit, UnknownLimit time.Duration
+	PendingLimit time.Duration
+	UnknownLimit time.Duration
 	// Fault is called at each step of a write; an error stops the write there, as
 	// death would. For tests.
 	Fault func(Step) error

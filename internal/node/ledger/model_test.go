@@ -28,9 +28,10 @@ type twin struct {
 	sizes   bool
 	// The kubelet: its list of devices, by resource; its assignments, by pod and container; and its file. A nil file
 	// cannot be read.
-	lists        map[string][]gpu.DeviceKey
-	memory, file map[string]map[string]allotted
-	writes       int // of the file
+	lists  map[string][]gpu.DeviceKey
+	memory map[string]map[string]allotted
+	file   map[string]map[string]allotted
+	writes int // of the file
 	// reserved is the kubelet's allocatedDevices, by resource, which it does not offer. A List by any client drops a
 	// reservation whose Allocate is in progress.
 	reserved map[string][]gpu.DeviceKey

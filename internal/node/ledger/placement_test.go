@@ -28,9 +28,11 @@ func TestHoldsByPlacement(t *testing.T) {
 	pods := gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/mig-1g.5gb"}
 	maintenance := gpu.Holder{Kind: gpu.HolderMaintenance, ID: "mig-change"}
 	tests := map[string]struct {
-		first, second     string
-		firstBy, secondBy gpu.Holder
-		refused           bool
+		first    string
+		second   string
+		firstBy  gpu.Holder
+		secondBy gpu.Holder
+		refused  bool
 	}{
 		"disjoint placements":               {first: "G0/0:4", second: "G0/4:4"},
 		"placements on two GPUs":            {first: "G0/0:4", second: "G1/0:4"},
@@ -198,8 +200,9 @@ func TestResolveIsRefused(t *testing.T) {
 
 // durableSteps are changes for the tests that kill the program: what the file has before and after.
 var durableSteps = map[string]struct {
-	do            func(l *Ledger) error
-	before, after []string
+	do     func(l *Ledger) error
+	before []string
+	after  []string
 }{
 	"AcquireClaim": {
 		do:     func(l *Ledger) error { return l.AcquireClaim(train(on("G1/0:4", "a"), on("G2"))) },

@@ -59,8 +59,10 @@ func (v *NodeView) hasDropped(pod, resource string, key gpu.DeviceKey) bool {
 
 // Assignment has the devices of one resource that the kubelet assigned to one container.
 type Assignment struct {
-	PodUID, Container, Resource string
-	Keys                        []gpu.DeviceKey
+	PodUID    string
+	Container string
+	Resource  string
+	Keys      []gpu.DeviceKey
 	// Grant is the ID in the answer to Allocate that the kubelet remembers; empty when there is none.
 	Grant string
 }
@@ -70,7 +72,9 @@ type Container struct {
 	ID     string
 	PodUID string
 	// Namespace, Pod and Name are empty when not known.
-	Namespace, Pod, Name string
+	Namespace string
+	Pod       string
+	Name      string
 	// Keys are the devices that it got from Berth, according to its grants. They count only where the checkpoint does
 	// not list the container.
 	Keys []gpu.DeviceKey
@@ -80,7 +84,9 @@ type Container struct {
 
 // NodePod is a pod according to the API.
 type NodePod struct {
-	UID, Namespace, Name string
+	UID       string
+	Namespace string
+	Name      string
 	// Ended is true for a pod that has finished or was deleted. The kubelet drops it from memory at its next
 	// allocation, and may keep it in its file for a long time.
 	Ended bool

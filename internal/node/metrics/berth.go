@@ -24,7 +24,9 @@ func Berth(in Input) []byte {
 
 // Metric describes one metric of a page.
 type Metric struct {
-	Name, Kind, Help string
+	Name string
+	Kind string
+	Help string
 	// Labels are the names of all labels that a series can have.
 	Labels []string
 }
@@ -233,8 +235,9 @@ func (v *view) health(t *text, names []gpuLabels) {
 // pods can be summed.
 func (v *view) pods(t *text) {
 	numbers := []struct {
-		name, help string
-		value      func(ownerUse) (float64, bool)
+		name  string
+		help  string
+		value func(ownerUse) (float64, bool)
 	}{
 		{"processes", "Processes that compute on the device.", func(s ownerUse) (float64, bool) { return float64(s.processes), true }},
 		{"memory_used_bytes", "Memory that the processes use.", func(s ownerUse) (float64, bool) { return float64(s.memory), s.memoryKnown }},

@@ -175,7 +175,8 @@ func checkDashboards(t *testing.T, words vocabulary) {
 			t.Fatal(err)
 		}
 		var board struct {
-			UID, Title string
+			UID        string
+			Title      string
 			Templating struct {
 				List []struct{ Name, Type, Query string }
 			}

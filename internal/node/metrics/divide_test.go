@@ -18,10 +18,13 @@ const mib = 1 << 20
 
 // memory is the memory of a GPU in bytes, and what the processes of each pod use of it; below 0 when that is not known.
 type memory struct {
-	used, free, reserved, total float64
-	pods                        []float64
-	host                        float64
-	exclusive                   bool
+	used      float64
+	free      float64
+	reserved  float64
+	total     float64
+	pods      []float64
+	host      float64
+	exclusive bool
 }
 
 // memoryFields are the ends of the names of the fields of memory.
@@ -139,8 +142,10 @@ func TestDivide(t *testing.T) {
 // TestInstancesRest checks what a partitioned GPU has beside its one GPU instance.
 func TestInstancesRest(t *testing.T) {
 	for title, test := range map[string]struct {
-		gpu, instance [2]float64 // used and free, in MiB
-		want          string
+		// used and free, in MiB
+		gpu      [2]float64
+		instance [2]float64
+		want     string
 	}{
 		"a part of the GPU":            {[2]float64{50, 950}, [2]float64{40, 360}, "USED 3=40 rest=10 FREE 3=360 rest=590"},
 		"the whole GPU":                {[2]float64{40, 960}, [2]float64{40, 960}, "USED 3=40 rest=0 FREE 3=960"},

@@ -8,7 +8,9 @@
 //   - series of a whole GPU, of a MIG device and of a pod have different names in Berth's vocabulary, so that a sum counts
 //     nothing twice;
 //   - under dcgm-exporter's names, series that can be added add up to the value of the GPU, however many pods share it;
-//   - a scrape waits for nothing: Page serves the bytes of the last rendering, with their age.
+//   - a scrape waits for nothing: Page serves the bytes of the last rendering, with their age;
+//   - a list of fields ([ReadCounterList]) that cannot be read, or only in part, leaves the rest in force, and each line and each field
+//     without a value is in a problem with the fix or the reason.
 //
 // It must not import the packages that wire the agent, or a vendor's adapter.
 package metrics

@@ -53,7 +53,10 @@ func HoldingsOf(h gpu.Holding, mode string) []Holding {
 
 // Owner is a container of a pod.
 type Owner struct {
-	Namespace, Pod, Container, PodUID string
+	Namespace string
+	Pod       string
+	Container string
+	PodUID    string
 }
 
 // OwnersOf returns the container of a pod's holding, or the pods of a claim; none of another holder.
@@ -123,9 +126,13 @@ type ownerUse struct {
 	host      bool
 	processes int
 	// memoryKnown and activityKnown are true when they include every process of the owner.
-	memoryKnown, activityKnown    bool
-	memory                        uint64
-	sm, bandwidth, encode, decode float64
+	memoryKnown   bool
+	activityKnown bool
+	memory        uint64
+	sm            float64
+	bandwidth     float64
+	encode        float64
+	decode        float64
 }
 
 // shared reports whether the device's own readings are those of several holders.

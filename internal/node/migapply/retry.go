@@ -14,7 +14,8 @@ type try struct {
 	times  int
 	next   time.Time
 	// message is the status of a GPU that was to change; aside is added to that of a GPU that waits or is refused.
-	message, aside string
+	message string
+	aside   string
 }
 
 // unsure leaves a GPU unchanged that the last scan could not read completely: instances that it did not read may exist.

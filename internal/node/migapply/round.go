@@ -48,7 +48,8 @@ type job struct {
 	// needsReset is set when the mode waits for a reset.
 	needsReset bool
 	// calls is true while a call has not returned from the GPU. left is set when the rest of the work is left to a later round.
-	calls, left bool
+	calls bool
+	left  bool
 	// delayed is true when a call has delayed the change by sayAfter or more.
 	delayed bool
 	// worked is set once the work has begun; then err is its error, and after is the GPU as it is now when there is

@@ -66,9 +66,10 @@ type world struct {
 	ctx       context.Context
 
 	// points counts the points at which the agent can be killed; it is killed at the killAt-th.
-	points, killAt int
-	dead           bool
-	cancel         context.CancelFunc
+	points int
+	killAt int
+	dead   bool
+	cancel context.CancelFunc
 	// trace has the steps and the calls of the hardware.
 	trace []string
 	// breaks reports whether a call of the hardware fails, such as "create GPU-0 1g.10gb 0".
@@ -84,14 +85,16 @@ type world struct {
 }
 
 type fakeGPU struct {
-	id               gpu.UUID
-	index            int
-	needsReset       bool // for a change of the mode
-	enabled, pending bool
-	incapable, gone  bool
-	unsure           bool // the scan could not read all of its partitions
-	openers          []openers.Opener
-	instances        []fakeInstance
+	id         gpu.UUID
+	index      int
+	needsReset bool // for a change of the mode
+	enabled    bool
+	pending    bool
+	incapable  bool
+	gone       bool
+	unsure     bool // the scan could not read all of its partitions
+	openers    []openers.Opener
+	instances  []fakeInstance
 }
 
 type fakeInstance struct {

@@ -58,10 +58,11 @@ const timeout = 20 * time.Second
 
 // crashingSupervisor is a supervisor in its own process, which kills itself when a step is reached for the Nth time.
 type crashingSupervisor struct {
-	Root, Machine string
-	Step          Step
-	Nth           int
-	Shim          bool
+	Root    string
+	Machine string
+	Step    Step
+	Nth     int
+	Shim    bool
 }
 
 func runCrashingSupervisor(text string) int {

@@ -41,7 +41,8 @@ type keeper struct {
 	daemon  *daemon
 	// remark and lost are shown in the status of a Ready daemon; lost says what happened to the journal of an earlier
 	// supervisor.
-	remark, lost string
+	remark string
+	lost   string
 	// answered is what the daemon reported when the limits were last set.
 	answered Answer
 	// failures counts the failures since the daemon was last Ready for the settled time. The next attempt is at

@@ -10,8 +10,9 @@ import (
 
 func TestParseMemory(t *testing.T) {
 	type size struct {
-		memory, unit int64
-		ok           bool
+		memory int64
+		unit   int64
+		ok     bool
 	}
 	for text, want := range map[string]size{
 		"3G": {3072, 1024, true}, "1408M": {1408, 1, true}, "2g": {2048, 1024, true}, "2GB": {2048, 1024,

@@ -16,13 +16,19 @@ const maxEventNote = 1024
 
 // Event is a Kubernetes event about the node or a ResourceClaim. The functions of this file are all that there are.
 type Event struct {
-	kind, reason, note string
+	kind   string
+	reason string
+	note   string
 	// about is zero for the node.
 	about claim
 }
 
 // claim identifies a ResourceClaim.
-type claim struct{ namespace, name, uid string }
+type claim struct {
+	namespace string
+	name      string
+	uid       string
+}
 
 func event(kind, reason, note string) Event {
 	if len(note) > maxEventNote {

@@ -72,8 +72,10 @@ func withEvents(t *testing.T, body func(*testing.T, *fakeapi.Server, *nodeapi.Ev
 // far.
 func TestCatalogue(t *testing.T) {
 	tests := map[string]struct {
-		event              nodeapi.Event
-		kind, reason, note string
+		event  nodeapi.Event
+		kind   string
+		reason string
+		note   string
 	}{
 		"healthy": {nodeapi.GPUHealthy("GPU 3 (x)"), "Normal", "GPUHealthy", "GPU 3 (x) is healthy again"},
 		"unhealthy": {nodeapi.GPUNotHealthy("GPU 3 (x)", gpu.Unhealthy, "XID_79: gone",
@@ -167,8 +169,9 @@ func TestEventsOfClaimsAreBounded(t *testing.T) {
 func TestEventIsRetried(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no role"))
 	tests := map[string]struct {
-		answers      []error // the last one counts for all further requests
-		want, stored int
+		answers []error // the last one counts for all further requests
+		want    int
+		stored  int
 	}{
 		"away for a moment":         {[]error{errors.New("away"), errors.New("away"), nil}, 3, 1},
 		"away for long":             {[]error{errors.New("away")}, 5, 0},

@@ -151,9 +151,10 @@ func TestNodeIsWrittenAsOnNodesOfEarlierVersions(t *testing.T) {
 		w.state.Publish("pending")
 		synctest.Wait()
 		type write struct {
-			manager, subresource string
-			kind                 types.PatchType
-			force                bool
+			manager     string
+			subresource string
+			kind        types.PatchType
+			force       bool
 		}
 		var got []write
 		var bodies []string

@@ -30,8 +30,9 @@ const (
 
 // NodeCondition is the content of a condition of the Node. Without a reason there is to be none.
 type NodeCondition struct {
-	OK              bool
-	Reason, Message string
+	OK      bool
+	Reason  string
+	Message string
 }
 
 func (c NodeCondition) status() string {
@@ -43,10 +44,11 @@ func (c NodeCondition) status() string {
 
 // nodeCondition reads and writes a condition, which a field manager owns.
 type nodeCondition struct {
-	api           dynamic.Interface
-	name          string
-	clock         clock.PassiveClock
-	kind, manager string
+	api     dynamic.Interface
+	name    string
+	clock   clock.PassiveClock
+	kind    string
+	manager string
 }
 
 // NewNodeCondition returns the publisher of the Node's condition GPUsHealthy.

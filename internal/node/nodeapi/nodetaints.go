@@ -33,7 +33,9 @@ type nodeTaint struct {
 	// own reports whether a taint is the agent's.
 	own func(taint map[string]any) bool
 	// title is the key by which errors name it, value the value of the wanted taint.
-	title, value, manager string
+	title   string
+	value   string
+	manager string
 }
 
 // NewNodeTaint returns the publisher of the Node's taint of unhealthy GPUs: true for a Node that has it.

@@ -51,9 +51,10 @@ type Publisher[T any] struct {
 	mu     sync.Mutex
 	wanted T
 	// version counts the wanted values; done is the one that the last attempt was for, with its outcome.
-	version, done uint64
-	err           error
-	attempts      signal.Broadcast
+	version  uint64
+	done     uint64
+	err      error
+	attempts signal.Broadcast
 }
 
 // NewPublisher returns a publisher without reading or writing the object.

@@ -128,8 +128,9 @@ func TestAPIChangesWhenReleased(t *testing.T) {
 	plugin, dra := Use{Resource: DefaultResource}, Use{API: DRA, Resource: DefaultResource}
 	onDemand := Use{API: DRA, DynamicMIG: true, Resource: DefaultResource}
 	for name, test := range map[string]struct {
-		from, to Use
-		reason   string
+		from   Use
+		to     Use
+		reason string
 	}{
 		"to DRA":                   {plugin, dra, "waits for default/a to end, then becomes allocated through DRA"},
 		"to MIG devices on demand": {plugin, onDemand, "waits for default/a to end, then becomes allocated through DRA with MIG devices on demand"},

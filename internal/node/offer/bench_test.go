@@ -40,9 +40,10 @@ func benchSettings(replicas int) Settings {
 // BenchmarkBuild measures what any change costs before the kubelet gets a new list.
 func BenchmarkBuild(b *testing.B) {
 	for _, bench := range []struct {
-		name           string
-		gpus, replicas int
-		mig            bool
+		name     string
+		gpus     int
+		replicas int
+		mig      bool
 	}{{"8x100", 8, 100, false}, {"16x7x4", 16, 4, true}} {
 		b.Run(bench.name, func(b *testing.B) {
 			snapshot := benchNode(bench.gpus, bench.mig)

@@ -41,7 +41,8 @@ type Injection struct {
 
 // Mount is a directory of the host in a container.
 type Mount struct {
-	HostPath, ContainerPath string
+	HostPath      string
+	ContainerPath string
 }
 
 // Offer is one resource of a node.
@@ -55,9 +56,13 @@ type Offer struct {
 	Devices []Device
 }
 
-// Placed is a unit in force with its position on the node and its health.
+// Placed is a unit in force with its position on the node, its health, and what containers need to use it.
 type Placed struct {
 	Unit
+	// NotInjectable is true while the container runtime cannot inject the device, such as one that was just found.
+	NotInjectable bool `json:"-"`
+	// NotReady is the reason why containers cannot use the device now; empty when they can.
+	NotReady string `json:"-"`
 	// Index, Position, NUMANode, Health, Reason and Injection are as in Device.
 	Index     string
 	Position  int
@@ -105,14 +110,17 @@ func (c *namedGPU) place(unit Unit) Placed {
 	return placed
 }
 
-// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Devices of DRA are
-// not in it. Without units the list is empty: nothing is advertised before a driver is loaded.
+// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Devices of DRA are not in it, nor
+// devices that cannot be injected: a new device is in the inventory before it is in the CDI spec. A device that is not ready is listed as
+// unhealthy. Without units the list is empty: nothing is advertised before a driver is loaded.
 func List(placed []Placed) []Offer {
 	var offers []Offer
-	for i := range placed {
-		unit := &placed[i]
-		if unit.Use.API != DevicePlugin {
+	for _, unit := range placed {
+		if unit.Use.API != DevicePlugin || unit.NotInjectable {
 			continue
+		}
+		if unit.NotReady != "" && unit.Health.Allocatable() {
+			unit.Health, unit.Reason = gpu.Unhealthy, unit.NotReady
 		}
 		at := slices.IndexFunc(offers, func(o Offer) bool { return o.Resource == unit.Use.Resource })
 		if at < 0 {

@@ -17,8 +17,9 @@ func TestRefuse(t *testing.T) {
 		return Settings{GPUs: []GPURule{{Select: GPUSelect{Index: index}, Sharing: Sharing{Mode: mode, Replicas: replicas}}}}
 	}
 	tests := map[string]struct {
-		inForce, next Settings
-		want          string
+		inForce Settings
+		next    Settings
+		want    string
 	}{
 		"more clients than the older GPU has": {
 			share(TimeSlicing, 20), share(MPS, 20),

@@ -297,10 +297,17 @@ func (r *resolver) part(one slice, at int, single bool) {
 }
 
 // named is the name of a device in a problem, and the rule that decides about it, if any.
-type named struct{ kind, index, rule string }
+type named struct {
+	kind  string
+	index string
+	rule  string
+}
 
 // refusal says why a device is not advertised and what to change; it is empty when it is advertised.
-type refusal struct{ code, sentence string }
+type refusal struct {
+	code     string
+	sentence string
+}
 
 func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refusal) {
 	if refused.code == "" {

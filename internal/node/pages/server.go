@@ -84,7 +84,8 @@ func Serve(ctx context.Context, deps ServerDeps, listening func()) error {
 
 type server struct {
 	ServerDeps
-	own, name string
+	own  string
+	name string
 	// socket identifies the socket at own.
 	socket os.FileInfo
 	// taken is true after this agent took over the name because it was ready.

@@ -12,9 +12,12 @@ import (
 // Pod has the data of a pod that Berth needs.
 type Pod struct {
 	// UID is the kubelet's UID of the pod: for a static pod it differs from the UID of its mirror.
-	UID, Namespace, Name string
+	UID       string
+	Namespace string
+	Name      string
 	// Finished is true when the phase is Succeeded or Failed, and Refused when the kubelet has not admitted it for lack of its devices.
-	Finished, Refused bool
+	Finished bool
+	Refused  bool
 	// Static is true for a static pod, of which the API server has at most a mirror. It follows from the form of the
 	// UID.
 	Static bool

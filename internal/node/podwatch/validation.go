@@ -17,7 +17,8 @@ const validationValue = "node"
 // Validation is what a validation pod says.
 type Validation struct {
 	// UID and Name are those of the pod.
-	UID, Name string
+	UID  string
+	Name string
 	// Key is what it validates, and Created when it was made.
 	Key     string
 	Created time.Time

@@ -10,7 +10,8 @@ type Rounds struct {
 
 	mu sync.Mutex
 	// began and last are the numbers of the last round that has begun, and of the last one that has ended.
-	began, last int64
+	began int64
+	last  int64
 }
 
 // NewRounds returns Rounds that nobody has asked for.

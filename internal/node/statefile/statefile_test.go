@@ -57,8 +57,11 @@ func TestRoundTrip(t *testing.T) {
 
 func TestBootAndNodeVoidContent(t *testing.T) {
 	tests := map[string]struct {
-		writeBoot, readBoot, writeNode, readNode string
-		want                                     State
+		writeBoot string
+		readBoot  string
+		writeNode string
+		readNode  string
+		want      State
 	}{
 		"same boot":            {writeBoot: "1", readBoot: "1", want: Present},
 		"another boot":         {writeBoot: "1", readBoot: "2", want: OtherBoot},

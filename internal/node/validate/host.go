@@ -14,7 +14,8 @@ import (
 // Host are the files of this container. The zero value is the container itself.
 type Host struct {
 	// DevRoot is the folder that has dev, ProcRoot the one that has proc; empty means /.
-	DevRoot, ProcRoot string
+	DevRoot  string
+	ProcRoot string
 }
 
 var _ Files = Host{}

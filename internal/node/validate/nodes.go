@@ -35,7 +35,8 @@ var (
 // nodes are the device nodes of the container.
 type nodes struct {
 	// gpus are the minor numbers of the GPUs, mig those of the capabilities of compute instances, each of which is a MIG device.
-	gpus, mig []int
+	gpus []int
+	mig  []int
 }
 
 // count is the number of devices that the nodes are for.

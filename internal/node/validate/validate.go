@@ -89,17 +89,19 @@ type found struct {
 }
 
 type device struct {
-	index      int
-	uuid, name string
+	index int
+	uuid  string
+	name  string
 }
 
 func (d *device) String() string { return fmt.Sprintf("device %d (%s, %s)", d.index, d.uuid, d.name) }
 
 // step is one step. run gets what was found before, and returns it with its own findings and its evidence.
 type step struct {
-	name, code string
-	limit      time.Duration
-	run        func(*run, found) (found, string, error)
+	name  string
+	code  string
+	limit time.Duration
+	run   func(*run, found) (found, string, error)
 }
 
 func steps() []step {

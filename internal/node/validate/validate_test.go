@@ -21,7 +21,8 @@ type fakeFiles struct {
 	texts map[string]string
 	nodes map[string]error
 	// other is the error of opening a device node that the container made; cannotMake is that of making one.
-	other, cannotMake error
+	other      error
+	cannotMake error
 }
 
 func (f *fakeFiles) Names(folder string) ([]string, error) {
@@ -76,12 +77,15 @@ func (r result) Result() int   { return int(r) }
 
 // fakeLibrary is a libcuda. hangs is the call that does not return until the test ends.
 type fakeLibrary struct {
-	init, add     error
-	count         int
-	mig           bool
-	hangs         string
-	wrong, broken int // the device with a wrong sum, that fails; -1 for none
-	end           chan struct{}
+	init  error
+	add   error
+	count int
+	mig   bool
+	hangs string
+	// the device with a wrong sum, that fails; -1 for none
+	wrong  int
+	broken int
+	end    chan struct{}
 }
 
 func (f *fakeLibrary) call(name string) {

@@ -39,7 +39,8 @@ func (c *Cluster) auditFlags() ([]string, error) {
 type Denial struct {
 	Time time.Time
 	// Account is the user's name, and Program what its User-Agent says.
-	Account, Program string
+	Account string
+	Program string
 	// What is the verb with the path of the request.
 	What string
 	// Why is the API server's message.

@@ -10,8 +10,9 @@ import (
 
 // Streams are a program's input and output.
 type Streams struct {
-	In       io.Reader
-	Out, Err io.Writer
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
 }
 
 // RunInside runs a program of the host in the node's mount and network namespaces, with KUBECONFIG set to an

@@ -15,7 +15,11 @@ import (
 )
 
 // mount is a line of a mountinfo file.
-type mount struct{ root, point, fsType string }
+type mount struct {
+	root   string
+	point  string
+	fsType string
+}
 
 func readMounts(mountinfo string) ([]mount, error) {
 	f, err := os.Open(mountinfo)

@@ -12,7 +12,10 @@ import (
 type RequirementsError struct{ Missing []Missing }
 
 // Missing is one missing requirement, with its fix.
-type Missing struct{ What, Fix string }
+type Missing struct {
+	What string
+	Fix  string
+}
 
 func (e *RequirementsError) Error() string {
 	var b strings.Builder

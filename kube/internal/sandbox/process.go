@@ -111,9 +111,10 @@ func (p Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Durati
 
 // launch describes a process to start.
 type launch struct {
-	name, node string
-	argv       []string
-	env        []string
+	name string
+	node string
+	argv []string
+	env  []string
 	// outside keeps the process out of the sandbox's network.
 	outside bool
 	// files are inherited as descriptors from 3.

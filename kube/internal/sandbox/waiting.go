@@ -21,10 +21,11 @@ const (
 
 // WaitError reports that a pod did not reach a phase in time, with the reason.
 type WaitError struct {
-	Namespace, Name string
-	Phase           corev1.PodPhase
-	Why             string
-	Err             error
+	Namespace string
+	Name      string
+	Phase     corev1.PodPhase
+	Why       string
+	Err       error
 }
 
 func (e *WaitError) Error() string {

@@ -78,7 +78,8 @@ func TestListLosesReservations(t *testing.T) {
 		count = 2000
 	}
 	for _, tc := range []struct {
-		allocate, list time.Duration
+		allocate time.Duration
+		list     time.Duration
 	}{
 		{allocate: 20 * time.Millisecond},
 		{allocate: 20 * time.Millisecond, list: 20 * time.Millisecond},

@@ -359,10 +359,12 @@ func TestFactsOfRestarts(t *testing.T) {
 		damage func(dir string)
 		// running means that the container runs while the kubelet restarts; registered means that the plugin registers
 		// before the pod is admitted again.
-		running, registered bool
-		wantErr             string
+		running    bool
+		registered bool
+		wantErr    string
 		// wantHeld is how many devices the kubelet then has in memory; wantAllocates is the number of its requests.
-		wantHeld, wantAllocates int
+		wantHeld      int
+		wantAllocates int
 	}{
 		"intact, running":                      {running: true, wantHeld: 1},
 		"intact, not running":                  {wantErr: "no healthy devices present", wantHeld: 1},

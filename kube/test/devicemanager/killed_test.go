@@ -22,7 +22,9 @@ const envChild = "BERTH_TEST_CHILD"
 
 // child is an agent in a process of its own.
 type child struct {
-	Dir, Server, CgroupRoot string
+	Dir        string
+	Server     string
+	CgroupRoot string
 	// Step is the one at which it is killed when it comes to it for the Nth time, from 1.
 	Step string
 	Nth  int32

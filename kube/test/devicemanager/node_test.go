@@ -77,10 +77,11 @@ type pod struct {
 	kill     func()
 	finished chan struct{}
 	// guarded by node.mu:
-	terminal, removed bool
-	containers        []*container
-	ended             []string // IDs of containers that have ended
-	unprepared        error    // of the last prepare or unprepare of its claims
+	terminal   bool
+	removed    bool
+	containers []*container
+	ended      []string // IDs of containers that have ended
+	unprepared error    // of the last prepare or unprepare of its claims
 }
 
 // newNode returns a node whose kubelet is down. The paths in its folder are short enough for sockets.

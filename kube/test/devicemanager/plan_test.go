@@ -17,7 +17,8 @@ import (
 type plan struct {
 	name string
 	// init are the init containers, in order; main are the others.
-	init, main []step
+	init []step
+	main []step
 	// life is how long the containers of main run.
 	life time.Duration
 	// restarts is how often the first container of main restarts in that time.
@@ -31,8 +32,9 @@ type plan struct {
 
 // step is a container.
 type step struct {
-	name       string
-	gpus, nics int
+	name string
+	gpus int
+	nics int
 	// resource is that of the gpus; empty for gpuResource.
 	resource v1.ResourceName
 	// life is how long a plain init container runs.

@@ -19,11 +19,16 @@ type truth struct {
 	mu  sync.Mutex
 	has map[string]map[types.UID]map[string]bool // by device and running pod, the containers
 	// ended are the pods without a process, gone those whose end the kubelet has noticed.
-	ended, gone map[types.UID]bool
+	ended map[types.UID]bool
+	gone  map[types.UID]bool
 
-	offers, doubleOffers, grants, refusals int
-	doubleHolders, falseRefusals           []string
-	refused                                []string
+	offers        int
+	doubleOffers  int
+	grants        int
+	refusals      int
+	doubleHolders []string
+	falseRefusals []string
+	refused       []string
 }
 
 func newTruth() *truth {

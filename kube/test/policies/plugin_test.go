@@ -114,8 +114,11 @@ func withDefaults(policy *admissionv1.ValidatingAdmissionPolicy) *admissionv1.Va
 
 // request is a request about a pod; before is nil for a creation.
 type request struct {
-	user, namespace, subresource string
-	pod, before                  runtime.Object
+	user        string
+	namespace   string
+	subresource string
+	pod         runtime.Object
+	before      runtime.Object
 }
 
 // admit returns the answer of the plugin.

@@ -48,7 +48,9 @@ func TestPrivilegedPods(t *testing.T) {
 	hostPath := podOf(`"volumes":[{"name":"v","hostPath":{"path":"/"}}],`, "")
 	privileged := podOf("", security(`"privileged":true`))
 	for name, tc := range map[string]struct {
-		user, namespace, pod string
+		user      string
+		namespace string
+		pod       string
 		// want is part of the refusal; empty if there is none.
 		want string
 	}{
@@ -173,8 +175,11 @@ func TestChangedPods(t *testing.T) {
 	labelled := func(pod string) string { return strings.Replace(pod, `"name":"x"`, `"name":"x","labels":{"a":"b"}`, 1) }
 	privileged := podOf("", `"securityContext":{"privileged":true},`)
 	for name, tc := range map[string]struct {
-		user, subresource, before, after string
-		want                             string
+		user        string
+		subresource string
+		before      string
+		after       string
+		want        string
 	}{
 		"mount of the node's files": {subresource: "ephemeralcontainers", before: podOf(volume, ""),
 			after: podOf(volume+with(`"volumeMounts":[{"name":"host","mountPath":"/host"}],`), ""), want: "hostPath /;"},

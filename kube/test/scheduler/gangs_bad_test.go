@@ -59,10 +59,11 @@ func TestGangBadInput(t *testing.T) {
 	label := func(name, value string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Labels[name] = value } }
 	const minimum = "berth.dev/min-member"
 	tests := map[string]struct {
-		members, gpus int
-		change        func(*corev1.Pod)
-		want          int // members on nodes
-		say           string
+		members int
+		gpus    int
+		change  func(*corev1.Pod)
+		want    int // members on nodes
+		say     string
 	}{
 		"more than there are":  {members: 2, change: label(minimum, "3"), say: "GangWaiting: 2 of 3 members of gang ml/bad exist"},
 		"negative":             {members: 2, change: label(minimum, "-1"), say: `is "-1", not a whole number`},

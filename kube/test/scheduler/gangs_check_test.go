@@ -12,10 +12,12 @@ import (
 
 // spare is what no pod of a node has.
 type spare struct {
-	name, rack string
-	gpus, cpus int
-	usable     bool
-	pods       []*corev1.Pod
+	name   string
+	rack   string
+	gpus   int
+	cpus   int
+	usable bool
+	pods   []*corev1.Pod
 }
 
 // spares returns what the nodes have left.

@@ -102,7 +102,8 @@ func uses(pod *corev1.Pod, claim string) {
 
 // deviceGang is a gang of which the members need devices.
 type deviceGang struct {
-	members, gpus int
+	members int
+	gpus    int
 	// own are the claims of each member: how many devices of a class. shared is what one claim of all members wants.
 	own    map[string]int64
 	shared map[string]int64

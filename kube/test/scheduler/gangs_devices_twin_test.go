@@ -95,7 +95,8 @@ type devicePod struct {
 	gpus   int
 	claims map[string]int64
 	// shared is a claim that others use too, for devices of a class.
-	shared, sharedClass string
+	shared      string
+	sharedClass string
 }
 
 func (c *deviceCase) String() string { return fmt.Sprintf("%+v", *c) }

@@ -71,15 +71,21 @@ type gangWorld struct {
 
 // randomGang is what is known of a gang beside its pods.
 type randomGang struct {
-	name                       string
-	least, gpus, size, segment int
-	priority                   *int32
-	required, preferred, apart bool
+	name      string
+	least     int
+	gpus      int
+	size      int
+	segment   int
+	priority  *int32
+	required  bool
+	preferred bool
+	apart     bool
 	// whole is true from when enough members were on nodes until none is, done counts those that have succeeded.
 	whole bool
 	done  int
 	// edited is true where labels of members were changed, forgotten where a scheduler started that cannot know what is done.
-	edited, forgotten bool
+	edited    bool
+	forgotten bool
 	// restarted is true where a scheduler started after the gang.
 	restarted  bool
 	generation int

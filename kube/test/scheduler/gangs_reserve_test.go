@@ -103,7 +103,8 @@ func TestGangReserved(t *testing.T) {
 		deadlines []int64
 		off       bool
 		// passes is whether jobs may use reserved nodes.
-		passes, starts bool
+		passes bool
+		starts bool
 	}{
 		"jobs with a deadline":    {deadlines: []int64{8, 2}, passes: true, starts: true},
 		"jobs without a deadline": {deadlines: []int64{0}, starts: true},

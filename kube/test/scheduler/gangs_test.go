@@ -157,11 +157,13 @@ func (l *lab) why(t *testing.T, pod string) string {
 // TestGangs checks where gangs go.
 func TestGangs(t *testing.T) {
 	tests := map[string]struct {
-		members, least, gpus int
-		change               func(*corev1.Pod)
-		want                 int // members on nodes
-		racks                int // 0 is any number
-		nodes                int
+		members int
+		least   int
+		gpus    int
+		change  func(*corev1.Pod)
+		want    int // members on nodes
+		racks   int // 0 is any number
+		nodes   int
 	}{
 		"a node":                  {members: 4, least: 4, gpus: 1, want: 4, racks: 1, nodes: 1},
 		"a rack":                  {members: 4, least: 4, gpus: 2, want: 4, racks: 1, nodes: 2},

@@ -449,7 +449,8 @@ func randomInput(random *rand.Rand) *Input {
 
 func TestText(t *testing.T) {
 	tests := map[string]struct {
-		text, want string
+		text string
+		want string
 	}{
 		"called a pod":                 {"ends pod other/x and claims (other/y)", "ends pod * and claims (*)"},
 		"called a Pod, quoted":         {`Pod "other/x" runs`, `Pod "*" runs`},

@@ -11,7 +11,8 @@ type place struct {
 	// at is its position in the list of devices.
 	at int
 	// linked is true where NVLinks connect it with the one before, border where that is on another NUMA node.
-	linked, border bool
+	linked bool
+	border bool
 }
 
 // order puts the GPUs of a node in a row: NUMA nodes one after the other, and on each a GPU that is linked with the one before, by most

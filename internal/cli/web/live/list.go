@@ -25,8 +25,9 @@ const (
 
 // List is the list of the objects of a resource, each a T with ObjectMeta.
 type List[T any] struct {
-	client, watcher dynamic.Interface
-	resource        schema.GroupVersionResource
+	client   dynamic.Interface
+	watcher  dynamic.Interface
+	resource schema.GroupVersionResource
 	// watching ends the watch, which outlives the request that begins it.
 	watching context.Context
 	keep     func(*T)

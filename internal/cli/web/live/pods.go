@@ -15,7 +15,10 @@ const mostShared = 1024
 
 // PodKeeper takes from pods what the page and the reasons why pods wait are not computed from, and gives the pods of a workload one copy of
 // what they have in common: a cluster has many pods. It is not for several goroutines.
-type PodKeeper struct{ now, before map[[sha256.Size]byte]any }
+type PodKeeper struct {
+	now    map[[sha256.Size]byte]any
+	before map[[sha256.Size]byte]any
+}
 
 // Keep changes a pod to what is kept of it. Parts of it are those of other pods too, and must not be changed.
 func (k *PodKeeper) Keep(pod *corev1.Pod) {

@@ -170,11 +170,12 @@ func TestReconcile(t *testing.T) {
 	never := func() error { return nil }
 	waiting := []*corev1.Pod{oldAgent("a"), newAgent("a"), oldAgent("b")}
 	tests := map[string]struct {
-		live, cached []*corev1.Pod
-		onDelete     func() error
-		left         int
-		wantErr      bool
-		again        bool
+		live     []*corev1.Pod
+		cached   []*corev1.Pod
+		onDelete func() error
+		left     int
+		wantErr  bool
+		again    bool
 	}{
 		"ends the old one":             {live: waiting, cached: waiting, onDelete: never, left: 2, again: true},
 		"the new one got its place":    {live: []*corev1.Pod{oldAgent("a"), newAgent("a", func(p *corev1.Pod) { p.Spec.NodeName = "a" })}, cached: waiting, onDelete: never, left: 2, again: true},

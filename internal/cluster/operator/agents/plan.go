@@ -18,7 +18,10 @@ const (
 )
 
 // replacement is an old agent in whose place a new one waits.
-type replacement struct{ old, new *corev1.Pod }
+type replacement struct {
+	old *corev1.Pod
+	new *corev1.Pod
+}
 
 // waits reports whether an agent waits for a place among the pods of its node.
 func waits(pod *corev1.Pod) bool {

@@ -37,7 +37,11 @@ const (
 )
 
 // Object names an object that the operator keeps.
-type Object struct{ Kind, Namespace, Name string }
+type Object struct {
+	Kind      string
+	Namespace string
+	Name      string
+}
 
 // String returns the kind, and the name with its namespace.
 func (o Object) String() string {
@@ -59,7 +63,8 @@ type Problem struct {
 type state struct {
 	attempts int
 	// last is the time of the last attempt, and next that of the next one.
-	last, next time.Time
+	last time.Time
+	next time.Time
 	// err is the error of the last attempt; nil after one that undid an edit of others.
 	err error
 	// reason is what the log knows.

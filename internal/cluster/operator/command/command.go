@@ -29,7 +29,8 @@ import (
 
 // Deps are what the command line is made with.
 type Deps struct {
-	Out, Err io.Writer
+	Out io.Writer
+	Err io.Writer
 }
 
 // flags are the flags of berth-operator.

@@ -18,9 +18,11 @@ func TestNamespace(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		flag, environment string
-		read              func(string) ([]byte, error)
-		want, wantErr     string
+		flag        string
+		environment string
+		read        func(string) ([]byte, error)
+		want        string
+		wantErr     string
 	}{
 		"the flag":          {"a", "b", file("c\n", nil), "a", ""},
 		"the environment":   {"", "b", file("c\n", nil), "b", ""},

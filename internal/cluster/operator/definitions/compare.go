@@ -64,8 +64,9 @@ func differences(live *unstructured.Unstructured, w wanted) ([]difference, error
 	}
 	found := differing("spec", spec, w.spec)
 	for _, part := range []struct {
-		path       string
-		live, want map[string]string
+		path string
+		live map[string]string
+		want map[string]string
 	}{
 		{"metadata.annotations", live.GetAnnotations(), w.object.GetAnnotations()},
 		{"metadata.labels", live.GetLabels(), w.object.GetLabels()},

@@ -18,7 +18,8 @@ type NewerError struct {
 	// Name is the name of the CustomResourceDefinition.
 	Name string
 	// Cluster and Embedded are the schema versions of the cluster's definition and of the operator's.
-	Cluster, Embedded int
+	Cluster  int
+	Embedded int
 }
 
 // Error says how to go on.

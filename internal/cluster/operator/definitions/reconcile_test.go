@@ -471,8 +471,9 @@ func TestUnknownName(t *testing.T) {
 func TestDiffering(t *testing.T) {
 	type object = map[string]any
 	tests := map[string]struct {
-		live, want any
-		fields     []difference
+		live   any
+		want   any
+		fields []difference
 	}{
 		"equal":                {object{"a": []any{int64(1), "x"}}, object{"a": []any{int64(1), "x"}}, nil},
 		"values":               {object{"a": int64(1), "b": "x"}, object{"a": int64(2), "b": "y"}, []difference{{"spec.a", false}, {"spec.b", false}}},

@@ -277,8 +277,9 @@ func sameQuota(a, b *corev1.ResourceQuota) bool {
 
 // outcome is what a reconcile did.
 type outcome struct {
-	plan              quota.Plan
-	namespaces, taken []string
+	plan       quota.Plan
+	namespaces []string
+	taken      []string
 	// failed is in how many namespaces it failed, and err the error of the first.
 	failed int
 	err    error

@@ -184,7 +184,9 @@ func TestReconcile(t *testing.T) {
 		quota   *v1alpha1.GPUQuota
 		objects []client.Object
 		// a and b are the quotas of two namespaces, of which the first is selected.
-		a, b, ready string
+		a     string
+		b     string
+		ready string
 	}{
 		"whole GPUs, also through DRA": {quota: gpuQuota(v1alpha1.GPULimit{Sharing: v1alpha1.KindWhole, Max: 4}), objects: []client.Object{gpuNode("n", "A", gpu)}, a: whole, b: "none",
 			ready: "True Applied 1/3: 3 names are limited"},

@@ -21,7 +21,8 @@ type kept struct {
 	// generation is that of the spec that stay is for.
 	generation int64
 	// written are the limits that were written last, by namespace, and tried those that were to be written last.
-	written, tried map[string]map[string]int64
+	written map[string]map[string]int64
+	tried   map[string]map[string]int64
 }
 
 // known returns what is known of a GPUQuota. After a start it follows from the ResourceQuotas that are there.

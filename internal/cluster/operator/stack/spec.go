@@ -86,8 +86,9 @@ func (w wanted) differences(live *v1alpha1.GPUStack) []string {
 		paths = differingFields(live.Spec, w.spec)
 	}
 	for _, part := range []struct {
-		path       string
-		live, want map[string]string
+		path string
+		live map[string]string
+		want map[string]string
 	}{
 		{"metadata.annotations", live.Annotations, w.annotations},
 		{"metadata.labels", live.Labels, w.labels},

@@ -33,7 +33,9 @@ var reasons = []string{v1alpha1.StackDriverMissing, v1alpha1.StackRuntimeCDIOff,
 
 // facts are what the status says of one node.
 type facts struct {
-	name, model, driver string
+	name   string
+	model  string
+	driver string
 	// gpus is false for a node without GPUs.
 	gpus bool
 	// reason is one of reasons.
@@ -131,7 +133,10 @@ func summary(all []facts) (reason, message string) {
 }
 
 // problem is what is wrong with the ConfigMap.
-type problem struct{ reason, message string }
+type problem struct {
+	reason  string
+	message string
+}
 
 // condition returns the condition Ready: what is wrong with the ConfigMap comes first, then the objects that are not as wanted, then the
 // nodes.

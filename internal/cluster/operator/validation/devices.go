@@ -49,7 +49,8 @@ type demand struct {
 	// dra is true for devices that are allocated through ResourceClaims.
 	dra bool
 	// devices is the number of devices, and count that of the replicas that are requested.
-	devices, count int64
+	devices int64
+	count   int64
 	// expect is how many devices CUDA enumerates in the container.
 	expect int64
 	// others is true where the node has further devices of the name, which cannot be requested now.
@@ -88,7 +89,8 @@ func demands(node *v1alpha1.GPUNode) []demand {
 // offers are the devices that are advertised under one name.
 type offers struct {
 	demand
-	mig, refusesMany bool
+	mig         bool
+	refusesMany bool
 }
 
 type demandsByName map[string]*offers

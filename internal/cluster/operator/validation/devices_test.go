@@ -208,7 +208,8 @@ func TestClaim(t *testing.T) {
 		driver  string
 		devices []v1alpha1.GPUDevice
 		// requests are those of the claim, and containers what each has.
-		requests, containers []string
+		requests   []string
+		containers []string
 	}{
 		"by class": {"gpu.berth.dev", []v1alpha1.GPUDevice{dra(gpu("nvidia.com/gpu")), dra(gpu("nvidia.com/gpu")), dra(partitioned("nvidia.com/mig-1g.5gb"))},
 			[]string{"request-0 gpu.berth.dev All 0", "request-1 mig-1g.5gb.gpu.berth.dev All 0"},

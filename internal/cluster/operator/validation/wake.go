@@ -31,11 +31,13 @@ func operationWakes(before, now *v1alpha1.NodeOperation) bool {
 
 // podView is what an operation reads of its pod.
 type podView struct {
-	uid             types.UID
-	node, waitsFor  string
-	phase           corev1.PodPhase
-	deleted, passed bool
-	evidence        string
+	uid      types.UID
+	node     string
+	waitsFor string
+	phase    corev1.PodPhase
+	deleted  bool
+	passed   bool
+	evidence string
 }
 
 func viewOf(pod *corev1.Pod) podView {

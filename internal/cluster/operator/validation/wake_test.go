@@ -122,8 +122,9 @@ func TestWakes(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		change    func(*corev1.Pod)
-		want, new bool
+		change func(*corev1.Pod)
+		want   bool
+		new    bool
 	}{
 		"nothing": {func(p *corev1.Pod) { p.ResourceVersion, p.Status.PodIP = "2", "10.0.0.1" }, false, false},
 		"bound":   {func(p *corev1.Pod) { p.Spec.NodeName = "n" }, true, true},

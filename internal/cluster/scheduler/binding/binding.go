@@ -48,7 +48,8 @@ type turn struct {
 	// before is the turn before it, nil when that and all before it have ended. A binding that fails can end before those before it.
 	before *turn
 	// begun is closed when the pod is to be bound, ended when its binding has ended or is waited for no longer.
-	begun, ended chan struct{}
+	begun chan struct{}
+	ended chan struct{}
 	// hurried is true where a pod of no gang waits for it, place is what it waits for once it is to be bound.
 	hurried bool
 	place   *waiter

@@ -11,8 +11,9 @@ import (
 type places struct {
 	mu sync.Mutex
 	// taken are all of them that are taken, gangs those that members of gangs have.
-	taken, gangs int
-	groups       map[string]*group
+	taken  int
+	gangs  int
+	groups map[string]*group
 }
 
 // group are pods that share their turn: those of one gang or pod group, or all others.

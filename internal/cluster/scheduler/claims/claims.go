@@ -51,7 +51,9 @@ type known struct {
 // picked are the GPUs that claims would get.
 type picked struct {
 	// whole are GPUs that are allocated whole, parts those of which a part is; free are those of which nothing is held.
-	whole, parts, free []string
+	whole []string
+	parts []string
+	free  []string
 }
 
 // New returns a scorer.

@@ -109,8 +109,9 @@ type oneByOne struct {
 
 // placed is a member on a node.
 type placed struct {
-	member, node int
-	requests     []fleet.Shape
+	member   int
+	node     int
+	requests []fleet.Shape
 	// mark and claims are the state before it.
 	mark   fleet.Mark
 	claims int

@@ -69,7 +69,8 @@ type Answer struct {
 type Plan struct {
 	Places map[types.UID]Place
 	// Level is the label key of the narrowest level of which one domain has all members, Domain the name of the domain; both may be empty.
-	Level, Domain string
+	Level  string
+	Domain string
 	// Exact is false where there may be a better plan, which places more members.
 	Exact bool
 

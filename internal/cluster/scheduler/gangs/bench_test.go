@@ -133,10 +133,11 @@ func BenchmarkCycle(b *testing.B) {
 		p.Spec.Containers[0].Resources.Requests[v1.ResourceCPU] = *resource.NewQuantity(int64(4+i%16), resource.DecimalSI)
 	}
 	loads := []struct {
-		name        string
-		gangs, size int
-		gpus        int64
-		change      func(p *v1.Pod, i int)
+		name   string
+		gangs  int
+		size   int
+		gpus   int64
+		change func(p *v1.Pod, i int)
 		// used has a pod on every so many nodes, mixed up to three on each, all different.
 		used  int
 		mixed bool

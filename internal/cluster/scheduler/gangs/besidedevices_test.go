@@ -58,7 +58,8 @@ func TestBesideDevices(t *testing.T) {
 		devices perNode
 		between func(*scene, *perNode)
 		// want is what the first member gets from its first cycle, and then; "n" is a node.
-		want, then string
+		want string
+		then string
 	}{
 		"in the cycle":         {Limits{}, perNode{devices: 1}, nil, "n", ""},
 		"more than a cycle":    {Limits{CycleSteps: 1}, perNode{devices: 1}, nil, "is being planned: 3 members", "n"},

@@ -136,8 +136,9 @@ func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, found bool) {
 
 // partly are members of a gang, and what an event says of it and why.
 type partly struct {
-	pods         []*v1.Pod
-	reason, text string
+	pods   []*v1.Pod
+	reason string
+	text   string
 }
 
 // overdue returns the members that are to be tried again, since holds or a plan have ended, and the gangs that have been bound in part for

@@ -40,7 +40,8 @@ type Limits struct {
 	Preempt time.Duration
 	// Unknown is how long a reservation is kept whose start is not known, and Period how long after the beginning of such a time the next
 	// one begins, for any gang. The defaults are 5 and 30 minutes.
-	Unknown, Period time.Duration
+	Unknown time.Duration
+	Period  time.Duration
 	// Overdue is how long a reservation is kept after all pods should have ended that it waits for, and how long a pod is waited for that
 	// has ended but for its finalizers. The default is 30 s.
 	Overdue time.Duration

@@ -22,7 +22,10 @@ type serverClock struct {
 }
 
 // reading is what the API server's clock said at a time of this process.
-type reading struct{ at, said time.Time }
+type reading struct {
+	at   time.Time
+	said time.Time
+}
 
 // tolerance is by how much two readings differ without that a clock was set: the header Date has whole seconds.
 const tolerance = 3 * time.Second

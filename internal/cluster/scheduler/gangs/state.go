@@ -83,8 +83,9 @@ type gang struct {
 	changes uint64
 	// ready is true where the members could be placed at the last look, least is how many pods that takes, 0 where it is not known, and
 	// dirty is true from a change until note.
-	ready, dirty bool
-	least        int
+	ready bool
+	dirty bool
+	least int
 	// minimum is what a member says of the least number, and mixed is true where they differ.
 	minimum string
 	mixed   bool
@@ -96,7 +97,8 @@ type gang struct {
 	brought time.Time
 	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
 	// gang from the beginning, so that whole is not a guess.
-	whole, followed bool
+	whole    bool
+	followed bool
 	// gained is true from when a member got a node until note.
 	gained bool
 	// have is how many had a node at the last look, and partial since when that is fewer than the least number, and has not become more;
@@ -129,8 +131,9 @@ type gang struct {
 	next     time.Time
 	// wake is when a member is brought back to the queue to plan the gang; zero is never. It also is when a hold ends, where something was
 	// held for others at the last refusal, and when the plan ends, where a member came that is not in it.
-	wake                 time.Time
-	afterHold, afterPlan bool
+	wake      time.Time
+	afterHold bool
+	afterPlan bool
 	// freed is the number of holds that had ended at the last refusal.
 	freed uint64
 	// masks are nodes that other plugins refuse, by the signature of members.
@@ -145,9 +148,10 @@ type gang struct {
 
 // refused is why a gang did not fit, when, and for which state.
 type refused struct {
-	version, freed uint64
-	at             time.Time
-	text           string
+	version uint64
+	freed   uint64
+	at      time.Time
+	text    string
 	// devices is true where claims and slices are part of the state.
 	devices bool
 }

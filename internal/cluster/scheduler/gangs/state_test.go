@@ -304,9 +304,10 @@ func TestLost(t *testing.T) {
 // nodeInfo is a node of the scheduler's snapshot, as far as holds look at it.
 type nodeInfo struct {
 	fwk.NodeInfo
-	node      *v1.Node
-	all, used amounts
-	pods      []*v1.Pod
+	node *v1.Node
+	all  amounts
+	used amounts
+	pods []*v1.Pod
 }
 
 // podInfo is a pod of a node.
@@ -319,7 +320,8 @@ func (p podInfo) GetPod() *v1.Pod { return p.pod }
 
 type amounts struct {
 	fwk.Resource
-	cpu, gpus int64
+	cpu  int64
+	gpus int64
 }
 
 func (n nodeInfo) Node() *v1.Node               { return n.node }

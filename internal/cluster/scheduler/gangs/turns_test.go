@@ -10,8 +10,11 @@ import (
 // TestTurnAt checks when a reservation can be held whose start is not known.
 func TestTurnAt(t *testing.T) {
 	tests := map[string]struct {
-		last, now  time.Duration // -1 is none
-		begin, end time.Duration
+		// -1 is none
+		last  time.Duration
+		now   time.Duration
+		begin time.Duration
+		end   time.Duration
 	}{
 		"the first":           {-1, 7, 7, 12},
 		"at its beginning":    {10, 10, 10, 15},

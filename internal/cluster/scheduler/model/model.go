@@ -30,7 +30,8 @@ type Check struct {
 	Pod  types.UID
 	Node string
 	// Predicted and Allocated are UUIDs of GPUs, ascending.
-	Predicted, Allocated []string
+	Predicted []string
+	Allocated []string
 	// Seen are the GPUs of the node as they were known at the prediction, see fleetview.View.Letters.
 	Seen string
 	// Excluded is why the prediction does not count, such as the kubelet's topology manager; empty when it does.

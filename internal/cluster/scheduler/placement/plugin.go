@@ -176,7 +176,8 @@ type cycle struct {
 	// seen is what GPUNodes had said when the cycle began.
 	seen uint64
 	// gpus is true for a pod that requests devices of a resource, claims for one that requests them through ResourceClaims.
-	gpus, claims bool
+	gpus   bool
+	claims bool
 	// predicted are the GPUs that were predicted for a node. A pod group cycle reserves each member, undoes that, and reserves it again
 	// when the model has the state after all of them.
 	predicted [][]string

@@ -99,11 +99,12 @@ func hasPreferences(pod *v1.Pod) bool {
 // SignPod names what of a pod the scores depend on. Pods with equal signatures get equal scores.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	type request struct {
-		CPU, Memory int64
-		Resource    string
-		Devices     int32
-		Models      string
-		Traffic     fleet.Traffic
+		CPU      int64
+		Memory   int64
+		Resource string
+		Devices  int32
+		Models   string
+		Traffic  fleet.Traffic
 	}
 	var requests []request
 	for _, s := range p.model.Requests(pod) {

@@ -153,8 +153,9 @@ func TestUnpinned(t *testing.T) {
 func TestScorePlacement(t *testing.T) {
 	p := &Plugin{}
 	placements := map[string]struct {
-		rank, members int
-		want          int64
+		rank    int
+		members int
+		want    int64
 	}{"few": {0, 3, 98}, "first": {1, 4, 100}, "second": {2, 4, 99}, "fewest": {3, 1, 97}}
 	var scores []fwk.PlacementScore
 	for name, c := range placements {

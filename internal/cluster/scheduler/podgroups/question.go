@@ -24,7 +24,8 @@ const mostSteps = 1 << 22
 type group struct {
 	object *schedulingv1beta1.PodGroup
 	// waiting are the pods that the cycle places, scheduled those that have a node.
-	waiting, scheduled []*v1.Pod
+	waiting   []*v1.Pod
+	scheduled []*v1.Pod
 }
 
 // verdict is what is known of a group in this state of the cluster.

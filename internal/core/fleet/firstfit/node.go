@@ -24,8 +24,9 @@ type consumption struct {
 
 // pool has a range of the node's counters.
 type pool struct {
-	first, end int32
-	special    string
+	first   int32
+	end     int32
+	special string
 }
 
 // Node has the devices that a node can use, in the order in which the allocator tries them.
@@ -130,7 +131,8 @@ func (n *Node) Held(held func(ID) bool) []bool {
 type Rest struct {
 	// Whole are the UUIDs of the GPUs that are devices, and of which nothing is held; Used are those of the GPUs of which something
 	// is held. Both are sorted.
-	Whole, Used []string
+	Whole []string
+	Used  []string
 }
 
 // Rest returns what is left of the node's GPUs when the picks are held, too. held has an entry for each device. A GPU whose UUID is

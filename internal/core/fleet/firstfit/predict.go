@@ -23,14 +23,17 @@ type search struct {
 	overdrawn []bool
 	matches   []match
 	// prune: no selector fails, so that what cannot lead to a solution can be left out.
-	prune        bool
-	steps, limit int
+	prune bool
+	steps int
+	limit int
 }
 
 // request is a Request of one of the claims.
 type request struct {
-	claim, index, count int
-	verdicts            []Verdict
+	claim    int
+	index    int
+	count    int
+	verdicts []Verdict
 	// candidates are the devices that can be allocated if nothing else is.
 	candidates []int
 	// matches are the constraints of the claim that are on the request.

@@ -12,7 +12,11 @@ const MaxDevices = 32
 const MaxCounter = 1 << 50
 
 // ID names a device in its cluster.
-type ID struct{ Driver, Pool, Device string }
+type ID struct {
+	Driver string
+	Pool   string
+	Device string
+}
 
 // Kind is the type of an attribute's value.
 type Kind uint8
@@ -35,8 +39,9 @@ type Value struct {
 
 // Amount is what a device takes of a counter.
 type Amount struct {
-	Set, Counter string
-	Amount       int64
+	Set     string
+	Counter string
+	Amount  int64
 }
 
 // Device is one of a slice.
@@ -68,7 +73,8 @@ type CounterSet struct {
 
 // Pool has the current slices of a pool.
 type Pool struct {
-	Driver, Name string
+	Driver string
+	Name   string
 	// Slices are in the order of their names; those with counter sets are left out.
 	Slices []Slice
 	Sets   []CounterSet
@@ -128,14 +134,23 @@ const (
 )
 
 // Pick is a device that a request gets: positions in the list of claims, in the requests of the claim, and in the node's devices.
-type Pick struct{ Claim, Request, Device int }
+type Pick struct {
+	Claim   int
+	Request int
+	Device  int
+}
 
 // Counts says how many devices there are for a request. Matching are those that its selectors select; Tainted, Held and Short are
 // how many of them cannot be allocated, each counted once: for a taint, because a claim holds them, or because claims hold devices
 // of the same GPU. Free are the others.
 type Counts struct {
-	Claim, Request                       int
-	Matching, Tainted, Held, Short, Free int
+	Claim    int
+	Request  int
+	Matching int
+	Tainted  int
+	Held     int
+	Short    int
+	Free     int
 }
 
 // Result is a prediction.

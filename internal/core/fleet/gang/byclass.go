@@ -40,7 +40,8 @@ func (r *run) byClass() ([]Plan, *Refusal, error) {
 // single is the members of one class, planned alone.
 type single struct {
 	*run
-	class, count int
+	class int
+	count int
 }
 
 // separate returns a number of members of the lowest index by class, the one that requests most GPUs first.

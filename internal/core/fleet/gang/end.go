@@ -32,8 +32,9 @@ type Holder struct {
 
 // Part is what is free on a node when a holder has ended: CPU in thousandths of a core, memory in MiB.
 type Part struct {
-	Node        int
-	CPU, Memory int64
+	Node   int
+	CPU    int64
+	Memory int64
 }
 
 // Held is devices of a node that are free once each of some holders has ended.
@@ -184,7 +185,8 @@ type worth struct {
 	level      int
 	// started is when the first holder with the highest priority started, importance the sum over the holders, each less than the one
 	// before it in the list.
-	started, importance int64
+	started    int64
+	importance int64
 }
 
 // worth returns what the holders of a set are worth; its level is 0.

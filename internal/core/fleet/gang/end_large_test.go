@@ -140,11 +140,13 @@ func (c *check) fits(set []bool) bool {
 // BenchmarkEnd prints what an answer takes where all nodes are full, with one holder per GPU.
 func BenchmarkEnd(b *testing.B) {
 	for _, bench := range []struct {
-		nodes, members int
-		gpus           int32
-		priorities     int
-		budgets, gangs int
-		kind           string
+		nodes      int
+		members    int
+		gpus       int32
+		priorities int
+		budgets    int
+		gangs      int
+		kind       string
 	}{
 		{500, 8, 8, 4, 0, 0, ""}, {500, 8, 8, 4000, 0, 0, ""}, {500, 64, 1, 4, 0, 0, ""}, {500, 64, 1, 4000, 0, 0, ""}, {500, 125, 8, 4000, 0, 0, ""},
 		{500, 8, 8, 4, 20, 0, ""}, {500, 8, 8, 4, 0, 40, ""}, {500, 8, 8, 4, 0, 0, "segments"}, {500, 8, 8, 4, 0, 0, "rack"}, {500, 32, 4, 4, 0, 0, "two classes"},

@@ -17,9 +17,11 @@ type ending struct {
 	// than fleet.Choose.
 	slow bool
 	// ended and may are the sets that the options of nodes are for.
-	ended, may []bool
+	ended []bool
+	may   []bool
 	// sites and idle are the nodes with and without holders, by index; nil where that is not known yet.
-	sites, idle []*site
+	sites []*site
+	idle  []*site
 	// closures are, by holder, itself and those that end with it. highest are the highest priorities of these. wide are those with
 	// something on several nodes, and those with which others end.
 	closures [][]int

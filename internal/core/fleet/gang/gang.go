@@ -23,7 +23,8 @@ type Class struct {
 // its pods. Class.Capacity is for the members of one class alone.
 type Other struct {
 	// Wants is how much a member of each class takes. Free is how much each node has, by index, without what bound members take.
-	Wants, Free []int64
+	Wants []int64
+	Free  []int64
 }
 
 // Member is a member of a gang.
@@ -39,7 +40,8 @@ const Unbound = -1
 
 // Segment is how a gang is divided: each Size members of consecutive index are in one domain of the Level. Size 0 is no division.
 type Segment struct {
-	Size, Level int
+	Size  int
+	Level int
 }
 
 // Gang is what to plan.
@@ -52,8 +54,9 @@ type Gang struct {
 	Min int
 	// Required is the level of which one domain has all members, Preferred the narrowest level that is tried. Both are Anywhere or a
 	// level of the topology.
-	Required, Preferred int
-	Segment             Segment
+	Required  int
+	Preferred int
+	Segment   Segment
 }
 
 // validate returns an error for a gang that cannot be.
@@ -168,12 +171,22 @@ type Plan struct {
 
 // Cost is what is wrong with a plan, the most important part first. The costs of parts of a plan can be added up.
 type Cost struct {
-	ended                                                ended
-	Degraded, Crowded, Links, Nodes, Slack, Loss, Broken int64
+	ended    ended
+	Degraded int64
+	Crowded  int64
+	Links    int64
+	Nodes    int64
+	Slack    int64
+	Loss     int64
+	Broken   int64
 }
 
 // ended is the part of a cost that is of holders that end: their violations, pods, and importance.
-type ended struct{ violations, pods, importance int64 }
+type ended struct {
+	violations int64
+	pods       int64
+	importance int64
+}
 
 // plus returns the sum of two costs.
 func (c Cost) plus(d Cost) Cost {

@@ -273,9 +273,10 @@ func TestKept(t *testing.T) {
 // BenchmarkPlan prints what a plan takes: of gangs that fit, one of which is placed between two, and of one that does not.
 func BenchmarkPlan(b *testing.B) {
 	for _, bench := range []struct {
-		nodes, members int
-		gpus           int32
-		required       int
+		nodes    int
+		members  int
+		gpus     int32
+		required int
 	}{{500, 8, 1, Anywhere}, {500, 125, 1, Anywhere}, {500, 4, 8, 1}, {500, 501, 8, Anywhere}, {5000, 8, 1, Anywhere}, {5000, 125, 1, Anywhere}, {5000, 1000, 8, Anywhere}} {
 		b.Run(fmt.Sprintf("nodes=%d/members=%d/gpus=%d/level=%d", bench.nodes, bench.members, bench.gpus, bench.required), func(b *testing.B) {
 			planner, topology := newPlanner(b, nodes(bench.nodes), 10)

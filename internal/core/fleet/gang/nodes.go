@@ -23,8 +23,10 @@ type Planner struct {
 	stats     planStats
 	budget    Budget
 	// spent are the steps of the question, asked at how many it was asked whether to stop.
-	spent, asked  uint64
-	stopped, over bool
+	spent   uint64
+	asked   uint64
+	stopped bool
+	over    bool
 }
 
 // planStats counts the work of a Planner.

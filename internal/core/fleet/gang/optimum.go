@@ -52,10 +52,11 @@ type optimum struct {
 	*ending
 	level int
 	// narrow are the holders that may end and are not wide.
-	narrow      []bool
-	bound, best *choice
-	domain      domain
-	left        int // how many sets are still tried
+	narrow []bool
+	bound  *choice
+	best   *choice
+	domain domain
+	left   int // how many sets are still tried
 }
 
 // search tries sets of the wide holders of a domain: first none, and those that are left when as many as possible are spared, in two

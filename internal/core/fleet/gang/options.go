@@ -20,8 +20,9 @@ type options struct {
 
 // variant is what the options of a site depend on: which of its holders have ended, which may, and the number of the charges.
 type variant struct {
-	ended, may uint64
-	charges    int
+	ended   uint64
+	may     uint64
+	charges int
 }
 
 // answer are the combinations that fit on nodes with the same content, with the victims that have to end by their place among those

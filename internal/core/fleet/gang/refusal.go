@@ -11,8 +11,9 @@ import (
 // Refusal says why a gang has no plan.
 type Refusal struct {
 	// Min is how many members have to fit, Most how many of the lowest index fit in one domain of the required level, Domain that domain.
-	Min, Most int
-	Domain    string
+	Min    int
+	Most   int
+	Domain string
 	// Level is the name of the required level; empty is none.
 	Level string
 	// Domains is how many domains the level has.

@@ -127,7 +127,10 @@ func (t *Topology) domains(level, within int) []domain {
 	if list, known := t.kept[[2]int{level, within}]; known {
 		return list
 	}
-	type key struct{ wide, narrow int32 }
+	type key struct {
+		wide   int32
+		narrow int32
+	}
 	at := func(level, node int) int32 {
 		if level < 0 {
 			return 0

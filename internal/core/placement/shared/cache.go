@@ -31,11 +31,13 @@ type Options struct {
 // Stats say what a Cache contains and how often it computed something. The counters only grow.
 type Stats struct {
 	// Topologies are the distinct ones in use, and those that are still prepared. Prepared are the latter.
-	Topologies, Prepared int
+	Topologies int
+	Prepared   int
 	// Bytes is the estimate that Options.Bytes bounds.
 	Bytes int
 	// Preparations counts the nodes that were made, Choices the questions that were computed.
-	Preparations, Choices uint64
+	Preparations uint64
+	Choices      uint64
 }
 
 // chooser is a *placement.Node.
@@ -53,7 +55,8 @@ type Cache struct {
 	answers int
 	known   *table
 
-	preparations, choices atomic.Uint64
+	preparations atomic.Uint64
+	choices      atomic.Uint64
 
 	mu sync.Mutex
 	// kept are the prepared topologies; used is their estimate. hand is where the search for one to evict continues, round and round: each

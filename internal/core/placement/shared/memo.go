@@ -22,8 +22,9 @@ type bucket [places]atomic.Pointer[remembered]
 
 // question is what an answer depends on, apart from the topology.
 type question struct {
-	available, must placement.Set
-	size            int
+	available placement.Set
+	must      placement.Set
+	size      int
 }
 
 // remembered is immutable but for asked, which is true when its answer was returned since it was last passed over.

@@ -14,7 +14,8 @@ type Answer struct {
 	// Score is their value by themselves, by which nodes can be compared: Score.Bottleneck is the slowest link of a ring or tree over them.
 	Score placement.Score
 	// Before and After are the fully linked sets among the available GPUs before and after the choice, compared by Packing.Compare.
-	Before, After placement.Packing
+	Before placement.Packing
+	After  placement.Packing
 }
 
 // Topology answers questions about all nodes of one form. GPUs are named by their position.

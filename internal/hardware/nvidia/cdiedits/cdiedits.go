@@ -30,7 +30,8 @@ import (
 // Deps are what a Source needs. Roots are paths as this process sees them.
 type Deps struct {
 	// DriverRoot is where the driver is installed, DevRoot the root of /dev/nvidia*; DriverRoot when empty.
-	DriverRoot, DevRoot string
+	DriverRoot string
+	DevRoot    string
 	// HostRoot is where this process sees the host's "/"; "/" when empty.
 	HostRoot string
 	// Library is passed to nvcdi, which reads only the driver version from it; the version comes from the snapshot, so

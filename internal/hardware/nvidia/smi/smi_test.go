@@ -250,8 +250,9 @@ func TestOneAtATime(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	for name, test := range map[string]struct {
-		file, link string
-		env        []string
+		file string
+		link string
+		env  []string
 	}{
 		"distribution":  {file: "/usr/bin/nvidia-smi"},
 		"alternatives":  {file: "/usr/bin/nvidia-smi", link: "/etc/alternatives/nvidia--nvidia-smi"},

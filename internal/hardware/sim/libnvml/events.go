@@ -8,9 +8,11 @@ import (
 
 // eventData is nvmlEventData_t.
 type eventData struct {
-	device        unsafe.Pointer
-	kind, data    uint64
-	gpu, instance uint32
+	device   unsafe.Pointer
+	kind     uint64
+	data     uint64
+	gpu      uint32
+	instance uint32
 }
 
 func (c call) nvmlEventSetWait_v2() nvml.Return {
@@ -75,9 +77,11 @@ func (c call) nvmlGpmQueryDeviceSupport() nvml.Return {
 
 // gpmMetrics is nvmlGpmMetricsGet_t.
 type gpmMetrics struct {
-	version, count uint32
-	first, second  unsafe.Pointer
-	metrics        [len(nvml.GpmMetricsGetType{}.Metrics)]nvml.GpmMetric
+	version uint32
+	count   uint32
+	first   unsafe.Pointer
+	second  unsafe.Pointer
+	metrics [len(nvml.GpmMetricsGetType{}.Metrics)]nvml.GpmMetric
 }
 
 func (c call) nvmlGpmMetricsGet() nvml.Return {

@@ -166,15 +166,18 @@ func (c call) nvmlGpuInstanceCreateComputeInstanceWithPlacement() nvml.Return {
 
 // instanceInfo is nvmlGpuInstanceInfo_t, computeInfo nvmlComputeInstanceInfo_t.
 type instanceInfo struct {
-	device      unsafe.Pointer
-	id, profile uint32
-	placement   nvml.GpuInstancePlacement
+	device    unsafe.Pointer
+	id        uint32
+	profile   uint32
+	placement nvml.GpuInstancePlacement
 }
 
 type computeInfo struct {
-	device, instance unsafe.Pointer
-	id, profile      uint32
-	placement        nvml.ComputeInstancePlacement
+	device    unsafe.Pointer
+	instance  unsafe.Pointer
+	id        uint32
+	profile   uint32
+	placement nvml.ComputeInstancePlacement
 }
 
 func (c call) nvmlGpuInstanceGetInfo() nvml.Return {

@@ -32,7 +32,9 @@ type GIProfile struct {
 
 // Media counts the media engines of an instance or of a GPU. Instances do not share them.
 type Media struct {
-	Decoder, JPEG, OFA uint32
+	Decoder uint32
+	JPEG    uint32
+	OFA     uint32
 }
 
 // Media returns the media engines of an instance.

@@ -32,14 +32,16 @@ func (l mpsLimits) clone() mpsLimits {
 
 // mpsServer represents the process that the real daemon starts for the first client.
 type mpsServer struct {
-	pid, uid int
-	limits   mpsLimits
-	clients  []*mpsClient
+	pid     int
+	uid     int
+	limits  mpsLimits
+	clients []*mpsClient
 }
 
 type mpsClient struct {
-	pid, uid int
-	conn     net.Conn
+	pid  int
+	uid  int
+	conn net.Conn
 }
 
 // mpsDaemon runs one server at a time.
@@ -47,9 +49,10 @@ type mpsDaemon struct {
 	devices   []string
 	multiUser bool
 	// answers is one of sim.MPSAnswers.
-	answers         func() string
-	control, server io.Writer
-	listener        net.Listener
+	answers  func() string
+	control  io.Writer
+	server   io.Writer
+	listener net.Listener
 
 	mu       sync.Mutex
 	defaults mpsLimits

@@ -69,7 +69,9 @@ func SMI(root string, args []string, _ io.Reader, stdout, stderr io.Writer) int 
 
 // smiOptions are the parsed arguments: exactly one of list, reset, policies and slice is set.
 type smiOptions struct {
-	list, reset, policies bool
+	list     bool
+	reset    bool
+	policies bool
 	// slice is negative when none is given; an empty ids means every GPU.
 	slice int
 	ids   []string

@@ -16,18 +16,16 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent"
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
-	"github.com/berth-gpu/berth/internal/node/agent/startup"
-	"github.com/berth-gpu/berth/internal/node/agent/validatecmd"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
 // Deps are what the command line is made with.
 type Deps struct {
-	Out, Err io.Writer
+	Out io.Writer
+	Err io.Writer
 	// Vendors are added to the vendors that Berth supports.
 	Vendors []vendor.Vendor
 }
@@ -48,7 +46,7 @@ func (open opener) with(extra []vendor.Vendor) opener {
 func New(deps Deps) *cobra.Command { return newRoot(deps, hardware.Open) }
 
 func newRoot(deps Deps, open opener) *cobra.Command {
-	out, errOut, o := deps.Out, deps.Err, &flags.Flags{Find: hardware.FindDriver}
+	out, errOut, o := deps.Out, deps.Err, &sharedFlags{Find: hardware.FindDriver}
 	open = open.with(deps.Vendors)
 	root := &cobra.Command{
 		Use:   "berth-agent",
@@ -96,7 +94,7 @@ what it created, use berth-agent uninstall.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.Bind(root)
-	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut), validatecmd.New(func() string { return o.Sim }))
+	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut), newValidateCommand(func() string { return o.Sim }))
 	root.AddCommand(newHiddenCommands()...)
 	return root
 }
@@ -104,8 +102,8 @@ what it created, use berth-agent uninstall.`,
 // logPatience is how long a stopping agent waits until the last log lines are written.
 const logPatience = time.Second
 
-func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, log *slog.Logger) error {
-	startup.LowerOOMScore(log)
+func run(ctx context.Context, o *sharedFlags, cmd *cobra.Command, open opener, log *slog.Logger) error {
+	agent.LowerOOMScore(log)
 	watcher, err := configwatch.Open(configwatch.Deps{
 		File: o.File, Override: o.Override(cmd), ConfigMap: o.ConfigMap, DefaultKey: o.DefaultKey,
 		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return o.Connect(base) },

@@ -24,14 +24,14 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/core/gate"
+	coregate "github.com/berth-gpu/berth/internal/core/gate"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
-	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
 // TestMain lets the test binary replace the driver's programs.
@@ -207,9 +207,9 @@ func TestUninstallOnHost(t *testing.T) {
 	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
 		t.Fatal(err)
 	}
-	validations := filepath.Join(root, validationfiles.Dir)
+	validations := filepath.Join(root, gate.FilesDir)
 	if err := errors.Join(os.MkdirAll(validations, 0o755), os.WriteFile(filepath.Join(validations, "toolkit-ready"), nil, 0o600),
-		validationfiles.Bring(validations, "/", gate.Validated)); err != nil {
+		gate.BringFiles(validations, "/", coregate.Validated)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

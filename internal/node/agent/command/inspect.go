@@ -14,25 +14,23 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
-	"github.com/berth-gpu/berth/internal/node/agent/inspect"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/config"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/labels"
+	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
 // views returns the names of what inspect can print.
 func views() []string {
 	var names []string
-	for _, view := range inspect.Views() {
+	for _, view := range inspectViews() {
 		names = append(names, string(view))
 	}
 	return names
 }
 
-func newInspectCommand(o *flags.Flags, open opener) *cobra.Command {
+func newInspectCommand(o *sharedFlags, open opener) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
 		Use:   "inspect " + strings.Join(views(), "|"),
@@ -81,11 +79,11 @@ advertised or changed.
 			if err != nil {
 				return err
 			}
-			result, err := inspect.Look(cmd.Context(), deps)
+			result, err := look(cmd.Context(), deps)
 			if err != nil {
 				return err
 			}
-			return result.Print(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), inspect.View(args[0]), format == "json")
+			return result.Print(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), inspectView(args[0]), format == "json")
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", format, "print as `FORMAT`: table or json")
@@ -93,21 +91,21 @@ advertised or changed.
 }
 
 // inspectDeps returns the dependencies of inspect: the same parts that the agent uses, none of which writes anything.
-func inspectDeps(o *flags.Flags, open opener, settings *v1alpha1.AgentConfig, errOut io.Writer) (inspect.Deps, error) {
+func inspectDeps(o *sharedFlags, open opener, settings *v1alpha1.AgentConfig, errOut io.Writer) (lookDeps, error) {
 	machine, err := open(o.Sim, settings)
 	if err != nil {
-		return inspect.Deps{}, err
+		return lookDeps{}, err
 	}
 	machine.MakeNodes = nil // inspect creates no device nodes
 	rules, err := config.HealthRules(settings, os.Getenv)
 	if err != nil {
-		return inspect.Deps{}, err
+		return lookDeps{}, err
 	}
-	counters := counterlist.Read(settings)
+	counters := metrics.ReadCounterList(settings)
 	for _, problem := range counters.Problems {
 		fmt.Fprintf(errOut, "%s: %s\n", problem.Code, problem.Message)
 	}
-	return inspect.Deps{
+	return lookDeps{
 		DCGMFields: counters.Fields,
 		Config:     settings, Rules: rules, Offers: config.OfferSettings(settings, apichoice.Kept(settings.PersistentDir)), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}}, Vendors: machine.Traits(),
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {

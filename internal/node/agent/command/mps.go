@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	vendor "github.com/berth-gpu/berth/internal/hardware"
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
@@ -18,7 +17,7 @@ import (
 // daemonCommand is the hidden command that becomes an MPS control daemon.
 const daemonCommand = "mps-daemon"
 
-func newMPSCommand(o *flags.Flags, open opener, errOut io.Writer) *cobra.Command {
+func newMPSCommand(o *sharedFlags, open opener, errOut io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mps",
 		Short: "Run the MPS daemons of this node, in a process that survives an upgrade of the agent",

@@ -7,13 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
-	"github.com/berth-gpu/berth/internal/node/agent/onhost"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-func newProbeCommand(o *flags.Flags) *cobra.Command {
+func newProbeCommand(o *sharedFlags) *cobra.Command {
 	page := map[string]string{"healthy": "healthz", "ready": "readyz"}
 	return &cobra.Command{
 		Use:   "probe healthy|ready|clean",
@@ -30,7 +28,7 @@ container that runs berth-agent uninstall --hold.`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "clean" {
-				return onhost.Probe(cmd.Context())
+				return probeRemoval(cmd.Context())
 			}
 			dir := cmp.Or(o.Config.StateDir, config.DefaultStateDir)
 			return probe(cmd.Context(), pages.Own(dir, cmp.Or(o.Instance, pages.DefaultInstance())), page[args[0]])

@@ -9,8 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
 )
 
 // TestManifestServesPages checks that the DaemonSet serves what the PodMonitor scrapes, the probes request and berth on
@@ -38,7 +36,7 @@ func TestManifestServesPages(t *testing.T) {
 	monitor := rendered[podMonitor](t, "PodMonitor")[0]
 
 	container := set.Spec.Template.Spec.Containers[0]
-	o, cmd := &flags.Flags{}, &cobra.Command{}
+	o, cmd := &sharedFlags{}, &cobra.Command{}
 	o.Bind(cmd)
 	if err := cmd.ParseFlags(container.Args); err != nil {
 		t.Fatal(err)
@@ -55,7 +53,7 @@ func TestManifestServesPages(t *testing.T) {
 		t.Errorf("the PodMonitor selects %v in %s (%v), which the DaemonSet's pods are not", selector, monitor.Namespace, err)
 	}
 	// With every option it is served to clients with a token.
-	if endpoints := monitor.Spec.PodMetricsEndpoints; len(endpoints) != 1 || (o.MetricsAuth == flags.AuthKubernetes) != (endpoints[0].Scheme == "https") || endpoints[0].Port != container.Ports[0].Name || endpoints[0].Path != "/metrics" {
+	if endpoints := monitor.Spec.PodMetricsEndpoints; len(endpoints) != 1 || (o.MetricsAuth == AuthKubernetes) != (endpoints[0].Scheme == "https") || endpoints[0].Port != container.Ports[0].Name || endpoints[0].Path != "/metrics" {
 		t.Errorf("the PodMonitor scrapes %+v", endpoints)
 	}
 	var env []string

@@ -16,15 +16,11 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/apichoice"
-	"github.com/berth-gpu/berth/internal/node/agent/flags"
-	"github.com/berth-gpu/berth/internal/node/agent/gatesync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpuhistory"
-	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/handover"
-	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
+	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
-	"github.com/berth-gpu/berth/internal/node/agent/onhost"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
@@ -33,17 +29,18 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
+	"github.com/berth-gpu/berth/internal/node/gate"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/pages"
-	"github.com/berth-gpu/berth/internal/node/validationfiles"
 )
 
-func newUninstallCommand(o *flags.Flags) *cobra.Command {
-	host := &onhost.Options{}
+func newUninstallCommand(o *sharedFlags) *cobra.Command {
+	host := &hostOptions{}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove what agents created on this node and in the API",
@@ -114,7 +111,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, pluginRoot str
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
 		{"ledger in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"journals and last good configuration in " + config.PersistentDir, func() error { return removePersistent(config.PersistentDir) }},
-		{"validation files in " + validationfiles.Dir, func() error { return validationfiles.Remove(config.HostRoot) }},
+		{"validation files in " + gate.FilesDir, func() error { return gate.RemoveFiles(config.HostRoot) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 	}
 	if api != nil {
@@ -154,8 +151,8 @@ func mayDelete(ctx context.Context, kube kubernetes.Interface, node string) bool
 
 func removeState(dir string) error {
 	err := errors.Join(
-		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
-		gatesync.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
+		allocatable.Remove(dir), inventory.Remove(dir), kubeletsync.RemoveGrants(dir), ledger.Remove(dir), library.Remove(dir),
+		gate.Remove(dir), reset.Remove(dir), timeslice.Remove(dir), migsync.RemoveModes(dir),
 	)
 	removeIfEmpty(dir)
 	return err
@@ -169,7 +166,7 @@ func removePersistent(dir string) error {
 
 // removeLabels removes the labels about the GPUs from every place that they may be in; api may be nil.
 func removeLabels(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface) error {
-	places, err := labelsync.PlacesOf(config, api)
+	places, err := labels.OutputsOf(config, api)
 	if err != nil {
 		return err
 	}

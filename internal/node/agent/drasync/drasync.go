@@ -6,6 +6,9 @@
 // lists as prepared before it is compared with the node (Adopt). A MIG device of a dynamic GPU is held by its placement until it exists,
 // and by its UUID from then on. On a node that allocates nothing through DRA, it registers and publishes nothing.
 //
+// A claim waits, instead of being refused, for a MIG change that has one of its devices, and for the facts about a pod that may have ended.
+// Which of the DeviceClasses that the node's devices need are missing or ambiguous is a problem of the node.
+//
 // What wakes it: a change of the use of the devices or of the hardware. What it writes: the ResourceSlices and the sockets, by
 // internal/node/dra, and the problems of the source "dra devices". What it never waits for: the driver; only publishing
 // waits for the API server.
@@ -25,12 +28,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
-	"github.com/berth-gpu/berth/internal/node/dra/claims"
-	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
-	"github.com/berth-gpu/berth/internal/node/dra/classcheck"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -50,12 +48,26 @@ type Inventory interface{ Current() *gpu.Snapshot }
 
 // Devices has the use of the devices.
 type Devices interface {
-	Current() []allocatable.Device
+	Current() []offer.Placed
 	// Units has the use in force, also of GPUs that are not there now.
 	Units() []offer.Unit
 	SubscribeSettled() *signal.Subscription
 	// Subscribe signals when a device can be injected, or cannot any more.
 	Subscribe() *signal.Subscription
+}
+
+// Handover keeps GPUs out of one of the two APIs; the type Gate of package handover has it.
+type Handover interface {
+	// Publish takes the GPUs that are to be in slices and returns those that may be.
+	Publish(wanted []gpu.UUID) (allowed map[gpu.UUID]bool)
+	// Write begins to write a slice with these GPUs, unless one of them must be in none.
+	Write(gpus []gpu.UUID) (end func(), err error)
+	// Read begins to read the slices of the node; seen takes the GPUs that they have.
+	Read() (seen func(gpus []gpu.UUID))
+	// Counted returns the GPUs and the resources of which the kubelet counts devices for a device plugin.
+	Counted() (gpus map[gpu.UUID]bool, resources map[string]bool)
+	// Published returns the GPUs that slices may have, sorted.
+	Published() []gpu.UUID
 }
 
 // Changes are what changes devices for claims.
@@ -83,16 +95,18 @@ type CDI struct {
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	// DriverName is the name of the DRA driver, NodeName that of the Node and of its pool.
-	DriverName, NodeName string
+	DriverName string
+	NodeName   string
 	// KubeletDir is the kubelet's root directory, and HostRoot where the host's root is mounted.
-	KubeletDir, HostRoot string
-	Client               kubernetes.Interface
-	Hardware             Inventory
-	Devices              Devices
-	Ledger               *ledger.Ledger
-	Changes              Changes
-	CDI                  CDI
-	Handover             publish.Handover
+	KubeletDir string
+	HostRoot   string
+	Client     kubernetes.Interface
+	Hardware   Inventory
+	Devices    Devices
+	Ledger     *ledger.Ledger
+	Changes    Changes
+	CDI        CDI
+	Handover   Handover
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// NotPrepared reports on a claim why it could not be prepared. It must not block.
@@ -109,12 +123,12 @@ type Syncer struct {
 	driver    *dra.Driver
 	server    *dra.Server
 	publisher *publish.Publisher
-	statuses  *claimstatus.Writer
+	statuses  *dra.StatusWriter
 	reader    publish.Checker
 
 	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA. tainted is how many
 	// devices are in both APIs.
-	calls  calls.Recorder
+	calls  dra.CallRecorder
 	active atomic.Bool
 	// registered is true once a kubelet has registered the driver.
 	registered *signal.Ready
@@ -134,10 +148,10 @@ func New(deps Deps) *Syncer {
 		},
 	}}
 	s.driver = dra.New(dra.Deps{
-		DriverName: deps.DriverName, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
+		DriverName: deps.DriverName, Pool: deps.NodeName, Ledger: newLedgerClaims(ledgerClaimsDeps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
 		Ensure: deps.Changes.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
 		Ready: s.ready, Sliced: s.sliced, Served: s.client, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
-		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, deps.DriverName),
+		Prepared: preparedClaims(deps.HostRoot, deps.KubeletDir, deps.DriverName),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
 		Driver: s.driver, NodeName: deps.NodeName, KubeletDir: deps.KubeletDir,
@@ -151,7 +165,7 @@ func New(deps Deps) *Syncer {
 		Pool: deps.NodeName, Slices: s.slices, Changed: deps.Devices.SubscribeSettled, Target: s.server, Waiting: notServing,
 		Check: s.reader.Check, Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
 	})
-	s.statuses = claimstatus.New(claimstatus.Deps{
+	s.statuses = dra.NewStatusWriter(dra.StatusDeps{
 		Client: deps.Client, Driver: deps.DriverName, Claims: s.claimed, Held: deps.Ledger.Subscribe, Settled: deps.Devices.SubscribeSettled,
 		Report: deps.Report, Clock: deps.Clock,
 	})
@@ -203,7 +217,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.server.Run(ctx) })
 	group.Go(func() error { return s.publisher.Run(ctx) })
-	classes := classcheck.Checker{
+	classes := classChecker{
 		Client: s.deps.Client, DriverName: s.deps.DriverName, Served: s.served, Changed: s.deps.Devices.SubscribeSettled, Report: s.deps.Report, Clock: s.deps.Clock,
 	}
 	group.Go(func() error { return classes.Run(ctx) })

@@ -81,7 +81,7 @@ func (s *Syncer) client(ctx context.Context, id gpu.UUID, limits gpu.MPSLimits) 
 func (s *Syncer) notReady(id gpu.UUID) error {
 	of, part := s.deps.Hardware.Current().Device(id)
 	for _, device := range s.deps.Devices.Current() {
-		key, injectable := device.Key, device.Injectable
+		key, injectable := device.Key, !device.NotInjectable
 		if part != nil && device.Use.DynamicMIG && device.Key.GPU == of.UUID {
 			key.MIG = id
 			injectable = s.deps.CDI.Injectable(of.Vendor, key)

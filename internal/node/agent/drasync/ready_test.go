@@ -11,7 +11,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
@@ -20,10 +19,10 @@ import (
 type inForce struct {
 	signal.Broadcast
 	mu      sync.Mutex
-	devices []allocatable.Device
+	devices []offer.Placed
 }
 
-func (d *inForce) Current() []allocatable.Device {
+func (d *inForce) Current() []offer.Placed {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.devices)
@@ -39,15 +38,15 @@ func (d *inForce) Units() []offer.Unit {
 
 func (d *inForce) SubscribeSettled() *signal.Subscription { return d.Subscribe() }
 
-func (d *inForce) set(devices ...allocatable.Device) {
+func (d *inForce) set(devices ...offer.Placed) {
 	d.mu.Lock()
 	d.devices = devices
 	d.mu.Unlock()
 	d.Set()
 }
 
-func device(id gpu.UUID, use offer.Use) allocatable.Device {
-	one := allocatable.Device{Injectable: true}
+func device(id gpu.UUID, use offer.Use) offer.Placed {
+	one := offer.Placed{}
 	one.Key, one.Use, one.Health = gpu.DeviceKey{GPU: id}, use, gpu.Healthy
 	return one
 }
@@ -63,7 +62,7 @@ func TestReadyWaits(t *testing.T) {
 			return time.Since(began), err
 		}
 		missing := device("GPU-1", offer.Use{API: offer.DRA})
-		missing.Injectable = false
+		missing.NotInjectable = true
 		devices.set(missing)
 		go func() {
 			time.Sleep(2 * time.Second)

@@ -10,9 +10,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -86,7 +84,7 @@ func (s *Syncer) devices() []dra.Device {
 	for i := range snapshot.GPUs {
 		all[snapshot.GPUs[i].UUID] = pool.Use{}
 	}
-	inForce := map[gpu.DeviceKey]allocatable.Device{}
+	inForce := map[gpu.DeviceKey]offer.Placed{}
 	for _, device := range s.deps.Devices.Current() {
 		inForce[device.Key] = device
 		if device.Use.DynamicMIG {
@@ -102,7 +100,7 @@ func (s *Syncer) devices() []dra.Device {
 		if all[stands.GPU].DynamicMIG {
 			unit.MIG, device.Dynamic = "", true
 			at := gpu.Placement{Start: stands.Placed.Start, Size: stands.Placed.Size}
-			device.UUID, device.Key = claims.Existing(snapshot.GPU(stands.GPU), device.Profile, at), gpu.Placed(stands.GPU, at)
+			device.UUID, device.Key = existingDevice(snapshot.GPU(stands.GPU), device.Profile, at), gpu.Placed(stands.GPU, at)
 		}
 		switch now, known := inForce[unit]; {
 		case !known:

@@ -5,16 +5,15 @@ import (
 	"errors"
 
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // Stats returns what the metrics show of the driver. A nil Syncer, that of an agent without an API server, does nothing.
-func (s *Syncer) Stats() calls.Stats {
+func (s *Syncer) Stats() dra.Stats {
 	if s == nil || !s.active.Load() {
-		return calls.Stats{Age: -1}
+		return dra.Stats{Age: -1}
 	}
-	stats := calls.Stats{Active: true, Calls: s.calls.List(), TwoAPIs: int(s.tainted.Load()), Age: -1}
+	stats := dra.Stats{Active: true, Calls: s.calls.List(), TwoAPIs: int(s.tainted.Load()), Age: -1}
 	if at := s.publisher.Published(); !at.IsZero() {
 		stats.Age = max(0, s.deps.Clock.Since(at))
 	}

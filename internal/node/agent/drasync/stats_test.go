@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
@@ -39,7 +38,7 @@ func TestReasons(t *testing.T) {
 // TestStatsOfAnIdleDriver: an agent without an API server, and one that allocates nothing through DRA, has no figures.
 func TestStatsOfAnIdleDriver(t *testing.T) {
 	for name, s := range map[string]*Syncer{"no API server": nil, "no device": {}} {
-		if diff := cmp.Diff(calls.Stats{Age: -1}, s.Stats()); diff != "" {
+		if diff := cmp.Diff(dra.Stats{Age: -1}, s.Stats()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -48,7 +47,7 @@ func TestStatsOfAnIdleDriver(t *testing.T) {
 		events = append(events, namespace+"/"+name+" "+uid+": "+message)
 	}}}
 	s.observe(dra.Call{Operation: dra.Prepare, Namespace: "ns", Name: "train", UID: "u1", Took: time.Second, Err: &dra.RefusedError{Err: errors.New("no")}})
-	if list := s.calls.List(); len(list) != 1 || list[0].Operation != "prepare" || list[0].Errors[0] != (calls.Errors{Reason: "refused", Count: 1}) {
+	if list := s.calls.List(); len(list) != 1 || list[0].Operation != "prepare" || list[0].Errors[0] != (dra.CallErrors{Reason: "refused", Count: 1}) {
 		t.Errorf("the calls are %+v", list)
 	}
 	for _, call := range []dra.Call{

@@ -3,18 +3,17 @@ package drasync
 import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // claimed returns the claims of the ledger, in the order of their first device, with those of their devices that exist now and are known
 // by name, and those whose GPU is not on the node any more.
-func (s *Syncer) claimed() []claimstatus.Claim {
+func (s *Syncer) claimed() []dra.StatusClaim {
 	return claimedOf(s.deps.Ledger.Holdings(), s.deps.Hardware.Current(), s.deps.NodeName, s.devices)
 }
 
-func claimedOf(holdings []ledger.Holding, snapshot *gpu.Snapshot, pool string, devices func() []dra.Device) []claimstatus.Claim {
-	var claims []claimstatus.Claim
+func claimedOf(holdings []ledger.Holding, snapshot *gpu.Snapshot, pool string, devices func() []dra.Device) []dra.StatusClaim {
+	var claims []dra.StatusClaim
 	position := map[string]int{}
 	var names map[gpu.DeviceKey]dra.Device
 	for i := range holdings {
@@ -29,18 +28,18 @@ func claimedOf(holdings []ledger.Holding, snapshot *gpu.Snapshot, pool string, d
 		if !known {
 			at = len(claims)
 			position[h.Holder.ID] = at
-			claims = append(claims, claimstatus.Claim{UID: h.Holder.ID, Namespace: h.Holder.Namespace, Name: h.Holder.Name})
+			claims = append(claims, dra.StatusClaim{UID: h.Holder.ID, Namespace: h.Holder.Namespace, Name: h.Holder.Name})
 		}
 		of := snapshot.GPU(h.Key.GPU)
 		if of == nil && snapshot.DriverPresent() {
-			claims[at].Devices = append(claims[at].Devices, claimstatus.Removed(&h.Holding, pool))
+			claims[at].Devices = append(claims[at].Devices, dra.RemovedDevice(&h.Holding, pool))
 			continue
 		}
 		device, known := names[h.Key]
 		if !known || of == nil || h.Key.Placement.Known() {
 			continue
 		}
-		one := claimstatus.Device{
+		one := dra.StatusDevice{
 			Pool: pool, Name: device.Name, UUID: h.Key.Device(), Profile: device.Profile, PCI: of.PCI.String(),
 			Health: device.Health, Reason: device.Reason, Since: h.Since,
 		}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/dra"
-	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
@@ -40,12 +39,12 @@ func TestClaimedOf(t *testing.T) {
 		removed, holding(gpu.HolderClaim, "3", gpu.Placed("GPU-d", gpu.Placement{Start: 0, Size: 4})),
 	}
 	got := claimedOf(holdings, snapshot, "n", devices)
-	want := []claimstatus.Claim{
-		{UID: "1", Namespace: "ml", Name: "claim-1", Devices: []claimstatus.Device{
+	want := []dra.StatusClaim{
+		{UID: "1", Namespace: "ml", Name: "claim-1", Devices: []dra.StatusDevice{
 			{Pool: "n", Name: "a", UUID: "GPU-a", PCI: pci, Health: gpu.Unhealthy, Reason: "XID 79", Since: at},
 			{Pool: "n", Name: "c-4", UUID: "MIG-c", Parent: "GPU-c", Profile: "1g.10gb", PCI: pci, Since: at},
 		}},
-		{UID: "2", Namespace: "ml", Name: "claim-2", Devices: []claimstatus.Device{
+		{UID: "2", Namespace: "ml", Name: "claim-2", Devices: []dra.StatusDevice{
 			{Pool: "n", Name: "b", UUID: "MIG-b", Parent: "GPU-b", Profile: "1g.10gb", PCI: pci, Health: gpu.Healthy, Since: at},
 		}},
 		{UID: "3", Namespace: "ml", Name: "claim-3"},
@@ -55,7 +54,7 @@ func TestClaimedOf(t *testing.T) {
 	}
 	claimedOf([]ledger.Holding{holding(gpu.HolderPod, "", whole)}, snapshot, "n", devices)
 	const gone = "GPU GPU-d is not on this node any more: it was removed, or the driver does not list it; delete the pods of the claim, and the claim, to get another GPU"
-	want[2].Devices = []claimstatus.Device{
+	want[2].Devices = []dra.StatusDevice{
 		{Pool: "n", Name: "gpu-d", UUID: "GPU-d", Health: gpu.Gone, Reason: gone, Since: at},
 		{Pool: "n", Name: "gpu-d-1g10gb-4", UUID: "MIG-d", Parent: "GPU-d", Profile: "1g.10gb", Health: gpu.Gone, Reason: gone, Since: at},
 		{Pool: "n", UUID: "GPU-d", Parent: "GPU-d", Health: gpu.Gone, Reason: gone, Since: at},

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
@@ -30,12 +31,6 @@ const (
 	source      = "had gpu"
 )
 
-// Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
-
 // Deps are the dependencies of a History.
 type Deps struct {
 	// Dir is the folder of the file; content of another Node than that with this UID is void, unless it is empty.
@@ -43,7 +38,7 @@ type Deps struct {
 	NodeUID func() string
 	// OnBus returns the number of GPUs on the PCI bus, with or without a driver.
 	OnBus    func() int
-	Hardware Hardware
+	Hardware inventory.Hardware
 	// Published reports whether the GPUNode that an earlier agent has published names a GPU; nil without an API server.
 	Published func(context.Context) (bool, error)
 	Retry     nodeapi.Retry

@@ -26,6 +26,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -33,12 +34,6 @@ import (
 
 // settle is how long further changes are waited for before the object is computed.
 const settle = 50 * time.Millisecond
-
-// Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
 
 // Ledger has the holdings.
 type Ledger interface {
@@ -90,7 +85,7 @@ type Deps struct {
 	Vendor string
 	// Ready are closed when the object may be published: when the ledger was compared with the node, and the GPUNode before was read.
 	Ready      []<-chan struct{}
-	Hardware   Hardware
+	Hardware   inventory.Hardware
 	Ledger     Ledger
 	Devices    Devices
 	Config     Config

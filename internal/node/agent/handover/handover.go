@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -87,8 +86,9 @@ type Gate struct {
 	// unknown is true while it is not known which GPUs the slices have: the file was not readable, and the slices were not read.
 	unknown bool
 	// begun counts the writes of slices, and underWay those that have not ended.
-	begun, underWay int
-	counted         counted
+	begun    int
+	underWay int
+	counted  counted
 }
 
 // Open reads which GPUs the slices may have. When the file cannot be used, no GPU is listed before the slices were read.
@@ -124,9 +124,9 @@ func Remove(dir string) error { return statefile.Remove(filepath.Join(dir, FileN
 
 // Advertise returns the list of the device plugin: the offers of all devices without those on GPUs that slices may have. Only the device
 // plugin calls it, each time that it makes its list. A nil Gate, that of an agent without an API server, leaves out none.
-func (g *Gate) Advertise(devices []allocatable.Device) []offer.Offer {
+func (g *Gate) Advertise(devices []offer.Placed) []offer.Offer {
 	if g == nil {
-		return allocatable.Offers(devices)
+		return offer.List(devices)
 	}
 	offered := map[gpu.UUID]bool{}
 	for i := range devices {
@@ -135,18 +135,18 @@ func (g *Gate) Advertise(devices []allocatable.Device) []offer.Offer {
 		}
 	}
 	listed := g.list(offered)
-	return allocatable.Offers(slices.DeleteFunc(slices.Clone(devices), func(d allocatable.Device) bool { return !listed[d.Key.GPU] }))
+	return offer.List(slices.DeleteFunc(slices.Clone(devices), func(d offer.Placed) bool { return !listed[d.Key.GPU] }))
 }
 
 // Offers returns the list of the device plugin, as Advertise does, for others to show.
-func (g *Gate) Offers(devices []allocatable.Device) []offer.Offer {
+func (g *Gate) Offers(devices []offer.Placed) []offer.Offer {
 	if g == nil {
-		return allocatable.Offers(devices)
+		return offer.List(devices)
 	}
 	g.mu.Lock()
-	left := slices.DeleteFunc(slices.Clone(devices), func(d allocatable.Device) bool { return g.unknown || g.of(d.Key.GPU).published })
+	left := slices.DeleteFunc(slices.Clone(devices), func(d offer.Placed) bool { return g.unknown || g.of(d.Key.GPU).published })
 	g.mu.Unlock()
-	return allocatable.Offers(left)
+	return offer.List(left)
 }
 
 // list takes the GPUs that the device plugin lists from now on, and returns them: the offered ones that slices do not have.

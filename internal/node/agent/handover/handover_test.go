@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/statefile"
@@ -89,9 +88,9 @@ func (w *world) codes(source string) (codes []string) {
 }
 
 // by returns the devices of the node; those of the GPUs in dra are allocated through DRA.
-func by(dra ...gpu.UUID) (devices []allocatable.Device) {
+func by(dra ...gpu.UUID) (devices []offer.Placed) {
 	for _, id := range []gpu.UUID{"GPU-a", "GPU-b", "GPU-c"} {
-		one := allocatable.Device{Injectable: true}
+		one := offer.Placed{}
 		one.Key, one.Use, one.Health = gpu.DeviceKey{GPU: id}, offer.Use{Resource: "nvidia.com/gpu"}, gpu.Healthy
 		if slices.Contains(dra, id) {
 			one.Use.API = offer.DRA

@@ -34,7 +34,8 @@ type Machine struct {
 	CDI     cdi.Roots
 	// SMI and MPSControl are the command lines of nvidia-smi and nvidia-cuda-mps-control; empty means the program below
 	// the driver root.
-	SMI, MPSControl []string
+	SMI        []string
+	MPSControl []string
 	// MakeNodes are the roots below which missing device nodes are created: the host's, and this process's own, where
 	// NVML opens them.
 	MakeNodes []string

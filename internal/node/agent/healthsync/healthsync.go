@@ -24,19 +24,13 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
-	"github.com/berth-gpu/berth/internal/node/signal"
 )
-
-// Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
 
 // Deps are the dependencies of a Reporter.
 type Deps struct {
-	Hardware Hardware
+	Hardware inventory.Hardware
 	// Holders returns the names of those that hold a device, a part of it, or the GPU that it is a part of.
 	Holders func(gpu.DeviceKey) []string
 	Event   func(nodeapi.Event)

@@ -55,8 +55,8 @@ type Pods interface {
 	Changed() <-chan struct{}
 }
 
-// Grants are the folders of grants.
-type Grants interface {
+// Cleaner cleans the folders of grants; [Grants] is one.
+type Cleaner interface {
 	Clean(holdings []ledger.Holding, assignments []ledger.Assignment, now time.Time)
 }
 
@@ -70,7 +70,7 @@ type Deps struct {
 	// Names are the resources under which devices are, or were, allocated.
 	Names  func() []string
 	Ledger *ledger.Ledger
-	Grants Grants
+	Grants Cleaner
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, causes ...gpu.Cause)
 	Clock  clock.Clock

@@ -14,8 +14,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/agent/grants"
-	"github.com/berth-gpu/berth/internal/node/agent/nodeview"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
@@ -53,7 +51,7 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			states: map[string]podwatch.State{"p": podwatch.Living}, getErr: kubelet.ErrNoPod, cgroups: []string{"p"},
 		}
 		names := func() []string { return []string{"nvidia.com/gpu"} }
-		node := nodeview.New(nodeview.Deps{
+		node := NewReader(ReaderDeps{
 			KubeletDir: dir, Pods: w, Containers: w, Resources: w, Names: names,
 			Snapshot: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: id}}} },
 			Granted:  func(string) []gpu.DeviceKey { return nil }, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
@@ -65,7 +63,7 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 		}
 		defer book.Close()
 		sync := New(Deps{
-			KubeletDir: dir, Node: node, Claims: w.recorded, Pods: w, Names: names, Ledger: book, Grants: grants.New(grants.Deps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}),
+			KubeletDir: dir, Node: node, Claims: w.recorded, Pods: w, Names: names, Ledger: book, Grants: NewGrants(GrantsDeps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}),
 			Report: func(string, ...gpu.Cause) {}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		})
 		writeCheckpoint(t, dir, "p", "prepare", string(id))

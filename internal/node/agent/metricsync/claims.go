@@ -4,12 +4,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/dra"
 )
 
 // claimMetrics are the metrics of the DRA driver. A node that allocates nothing through DRA has none of them.
 type claimMetrics struct {
-	duration, errors, claims, slices, twoAPIs, age *prometheus.Desc
+	duration *prometheus.Desc
+	errors   *prometheus.Desc
+	claims   *prometheus.Desc
+	slices   *prometheus.Desc
+	twoAPIs  *prometheus.Desc
+	age      *prometheus.Desc
 }
 
 func newClaimMetrics(describe func(name, help string, labels ...string) *prometheus.Desc) claimMetrics {
@@ -29,7 +34,7 @@ func (m *claimMetrics) describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-func (m *claimMetrics) collect(out chan<- prometheus.Metric, stats calls.Stats, holdings []gpu.Holding) {
+func (m *claimMetrics) collect(out chan<- prometheus.Metric, stats dra.Stats, holdings []gpu.Holding) {
 	claims := map[string]bool{}
 	for _, holding := range holdings {
 		if holding.Holder.Kind == gpu.HolderClaim {

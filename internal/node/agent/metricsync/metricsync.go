@@ -20,7 +20,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/counterlist"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -115,7 +114,7 @@ func (s *Syncer) render() {
 		return
 	}
 	if fields, ok := metrics.Unanswered(in); ok {
-		s.deps.Report("metricsync", counterlist.Unanswered(fields)...)
+		s.deps.Report("metricsync", metrics.UnansweredProblems(fields)...)
 	}
 }
 

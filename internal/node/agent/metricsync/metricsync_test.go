@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/dcgm"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -139,9 +139,9 @@ func TestOwn(t *testing.T) {
 			claim := gpu.Holder{Kind: gpu.HolderClaim, ID: "c1"}
 			return []gpu.Holding{{Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: claim}, {Holder: claim}}
 		},
-		DRA: func() calls.Stats {
-			return calls.Stats{Active: true, Slices: 3, TwoAPIs: 5, Age: 4 * time.Second, Calls: []calls.Calls{{
-				Operation: "prepare", Count: 5, Seconds: 6, Buckets: map[float64]uint64{1: 4}, Errors: []calls.Errors{{Reason: "held", Count: 2}},
+		DRA: func() dra.Stats {
+			return dra.Stats{Active: true, Slices: 3, TwoAPIs: 5, Age: 4 * time.Second, Calls: []dra.Calls{{
+				Operation: "prepare", Count: 5, Seconds: 6, Buckets: map[float64]uint64{1: 4}, Errors: []dra.CallErrors{{Reason: "held", Count: 2}},
 			}}}
 		},
 		Problems: func() []gpu.Cause { return []gpu.Cause{{Code: "A"}, {Code: "A"}, {Code: "B"}} },
@@ -184,7 +184,7 @@ func value(m *dto.Metric) float64 {
 func TestOwnWithoutDRA(t *testing.T) {
 	families, err := NewRegistry(OwnDeps{
 		Plugin: func() []deviceplugin.Stats { return nil }, Holdings: func() []gpu.Holding { return nil },
-		Problems: func() []gpu.Cause { return nil }, DRA: func() calls.Stats { return calls.Stats{Age: -1} }, Refused: func() map[string]uint64 { return nil },
+		Problems: func() []gpu.Cause { return nil }, DRA: func() dra.Stats { return dra.Stats{Age: -1} }, Refused: func() map[string]uint64 { return nil },
 	}).Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
-	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/dra"
 )
 
 // OwnDeps are the sources of the agent's own metrics; all only read memory.
@@ -14,7 +14,7 @@ type OwnDeps struct {
 	Plugin   func() []deviceplugin.Stats
 	Holdings func() []gpu.Holding
 	Problems func() []gpu.Cause
-	DRA      func() calls.Stats
+	DRA      func() dra.Stats
 	// Refused is by resource how many pods that requested it the kubelet has refused.
 	Refused func() map[string]uint64
 }
@@ -23,15 +23,23 @@ type OwnDeps struct {
 type collector struct {
 	deps OwnDeps
 
-	plugin                             pluginMetrics
-	refused, holdings, build, problems *prometheus.Desc
-	claims                             claimMetrics
+	plugin   pluginMetrics
+	refused  *prometheus.Desc
+	holdings *prometheus.Desc
+	build    *prometheus.Desc
+	problems *prometheus.Desc
+	claims   claimMetrics
 }
 
 // pluginMetrics are the metrics of the device plugin.
 type pluginMetrics struct {
-	devices, healthy, registered, streams *prometheus.Desc
-	allocations, refusals, registrations  *prometheus.Desc
+	devices       *prometheus.Desc
+	healthy       *prometheus.Desc
+	registered    *prometheus.Desc
+	streams       *prometheus.Desc
+	allocations   *prometheus.Desc
+	refusals      *prometheus.Desc
+	registrations *prometheus.Desc
 }
 
 // NewRegistry returns the registry of the agent's own metrics.

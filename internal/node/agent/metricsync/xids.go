@@ -19,7 +19,8 @@ type XIDs struct {
 
 type xidCount struct {
 	metrics.XIDCount
-	events, lines uint64
+	events uint64
+	lines  uint64
 }
 
 // Add counts an event; one without an XID or without a GPU is ignored.

@@ -11,6 +11,9 @@
 // has found the device. The MIG mode that it has turned on for claims is turned off when the GPU is not dynamic any more, no layout is
 // for it, and nothing holds it.
 //
+// A plan of what MIG devices each GPU is to have follows from its inputs alone, and has no wants while one of them is not known. A GPU is
+// under a layout or dynamic, never both, and no want creates a device of one API with the resource name of a device of the other one.
+//
 // What wakes it: the inventory, the configuration, a call of Ensure, a late answer of the driver, the ledger while there are
 // dynamic GPUs, and, while a GPU waits or a change has failed, the ledger and a tick every second. While every GPU is as wanted,
 // other holdings change nothing, so that an Allocate is not followed by any work here.
@@ -40,9 +43,9 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
-	"github.com/berth-gpu/berth/internal/node/migwants"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
@@ -52,12 +55,6 @@ const Interval = time.Second
 // Config is the configuration; *[configwatch.Watcher] is one.
 type Config interface {
 	Current() configwatch.State
-	Subscribe() *signal.Subscription
-}
-
-// Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
 	Subscribe() *signal.Subscription
 }
 
@@ -93,7 +90,7 @@ type Node interface {
 type Deps struct {
 	Config Config
 	// Hardware is the inventory of the vendor whose GPUs have MIG.
-	Hardware  Hardware
+	Hardware  inventory.Hardware
 	Ledger    Ledger
 	Partition Partition
 	Modes     *Modes
@@ -112,9 +109,10 @@ type Syncer struct {
 	deps  Deps
 	label stateLabel
 	// last are the layouts that were wanted last, and claimed what dynamic GPUs were to have.
-	last, claimed []migapply.Want
-	rounds        *signal.Rounds
-	plans         migwants.Cache
+	last    []migapply.Want
+	claimed []migapply.Want
+	rounds  *signal.Rounds
+	plans   wantsCache
 }
 
 // New returns a Syncer.
@@ -123,13 +121,13 @@ func New(deps Deps) *Syncer {
 }
 
 // wanted returns what the GPUs are to be.
-func (s *Syncer) wanted() *migwants.Plan {
+func (s *Syncer) wanted() *wantPlan {
 	return s.plans.Get(s.inputs(s.deps.Config.Current()))
 }
 
 // inputs returns what the wanted layouts follow from.
-func (s *Syncer) inputs(by configwatch.State) migwants.Inputs {
-	return migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting || by.Pending, TurnedOn: s.deps.Modes.get()}
+func (s *Syncer) inputs(by configwatch.State) wantInputs {
+	return wantInputs{Snapshot: s.deps.Hardware.Current(), Config: by.Config, MIG: by.MIG, Waiting: by.Waiting || by.Pending, TurnedOn: s.deps.Modes.get()}
 }
 
 // Computed returns how often the wanted layouts were computed.
@@ -149,7 +147,7 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing map[gpu.UUID]string,
 		at := slices.IndexFunc(plan.Wants, func(want migapply.Want) bool { return want.UUID == status.UUID })
 		if status.State == migapply.Changing && changing[status.UUID] != "" && at >= 0 {
 			// The reason stays the same from the edit to the result, so that the use of the devices does.
-			changing[status.UUID] = migwants.ModeReason(&plan.Wants[at])
+			changing[status.UUID] = modeReason(&plan.Wants[at])
 		}
 	}
 	for id, reason := range plan.Modes {
@@ -168,7 +166,7 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing map[gpu.UUID]string,
 func (s *Syncer) Layouts(by *v1alpha1.AgentConfig) (repartitioned map[gpu.UUID]bool, twoAPIs error) {
 	now := s.deps.Config.Current()
 	now.Config, now.Waiting, now.Pending = by, false, false
-	plan := migwants.Compute(s.inputs(now))
+	plan := computeWants(s.inputs(now))
 	return plan.Differing, plan.TwoAPIs
 }
 
@@ -273,7 +271,7 @@ func changing(statuses []migapply.Status) []gpu.UUID {
 // show sets a problem for each GPU that cannot be as wanted, and a condition for all GPUs.
 // A dynamic GPU that changes for a claim changes the condition only when it fails: claims come and go. A GPU that is being changed
 // changes it only when the change is done, has failed or is delayed.
-func (s *Syncer) show(plan *migwants.Plan, statuses []migapply.Status) {
+func (s *Syncer) show(plan *wantPlan, statuses []migapply.Status) {
 	var failed, waiting []string
 	soon := false
 	for _, problem := range plan.Problems {

@@ -37,9 +37,10 @@ func TestOncePerEvent(t *testing.T) {
 		}()
 		w.start(t)
 		tests := []struct {
-			event              string
-			do                 func()
-			computed, compared int
+			event    string
+			do       func()
+			computed int
+			compared int
 		}{
 			{"an edit of one rule", func() {
 				w.reconfigure(v1alpha1.GPURule{Select: v1alpha1.GPUSelector{Index: []int{0}}, MIG: &v1alpha1.MIGSettings{Devices: map[string]int{"1g.10gb": 7}}})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/migapply"
-	"github.com/berth-gpu/berth/internal/node/migwants"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
@@ -22,7 +21,8 @@ const modesSource = "mig-modes"
 type ModesDeps struct {
 	// StateDir is the folder of the file. Content of another boot than BootID is void: a GPU that changes its mode without a reset has
 	// MIG off after a reboot.
-	StateDir, BootID string
+	StateDir string
+	BootID   string
 	// FileLost reports a file that could not be used, with the consequences.
 	FileLost func(source string, result statefile.Result, without string)
 	// Report replaces the problems of a source. It must not block.
@@ -37,7 +37,8 @@ type Modes struct {
 	deps ModesDeps
 	list atomic.Pointer[[]gpu.UUID]
 	// writes is true from the first attempt as the writer of the ledger; saved is false while the file does not have the list.
-	writes, saved bool
+	writes bool
+	saved  bool
 }
 
 // OpenModes reads the file.
@@ -89,7 +90,7 @@ func (m *Modes) turnOn(snapshot *gpu.Snapshot, claimed []migapply.Want) {
 }
 
 // ended removes the GPUs that have MIG off, and those that have another layout.
-func (m *Modes) ended(plan *migwants.Plan, statuses []migapply.Status) {
+func (m *Modes) ended(plan *wantPlan, statuses []migapply.Status) {
 	list := slices.Clone(m.get())
 	for i := range statuses {
 		if status := &statuses[i]; status.State == migapply.Applied && (!status.Plan.Wanted.Enabled || !plan.Dynamic[status.UUID]) {

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/berth-gpu/berth/internal/node/migapply"
-	"github.com/berth-gpu/berth/internal/node/migwants"
 )
 
 // The values of the label nvidia.com/mig.config.state, as mig-manager writes them.
@@ -31,7 +30,7 @@ func (l *stateLabel) announce(ctx context.Context, changed bool) {
 
 // update writes the state of the GPUs, and reports whether the label has it. It does not change the label before the
 // Node was read.
-func (l *stateLabel) update(ctx context.Context, plan *migwants.Plan, statuses []migapply.Status) bool {
+func (l *stateLabel) update(ctx context.Context, plan *wantPlan, statuses []migapply.Status) bool {
 	if !plan.Known {
 		return l.written == ""
 	}
@@ -40,7 +39,7 @@ func (l *stateLabel) update(ctx context.Context, plan *migwants.Plan, statuses [
 }
 
 // stateOf returns the wanted value of the label; empty when no label asks for a layout.
-func stateOf(plan *migwants.Plan, statuses []migapply.Status) string {
+func stateOf(plan *wantPlan, statuses []migapply.Status) string {
 	switch {
 	case plan.Layout == "":
 		return ""

@@ -45,7 +45,10 @@ type world struct {
 	condition  metav1.Condition
 	problems   map[string][]gpu.Cause
 
-	config, hardware, ledger, changes signal.Broadcast
+	config   signal.Broadcast
+	hardware signal.Broadcast
+	ledger   signal.Broadcast
+	changes  signal.Broadcast
 
 	// dir has the state files; fault is called at each step of a write.
 	dir   string

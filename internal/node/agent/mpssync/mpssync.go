@@ -34,6 +34,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -70,18 +71,12 @@ type Supervisor interface {
 
 var _ Supervisor = (*mps.Client)(nil)
 
-// Hardware is the inventory of the vendor whose GPUs MPS can share.
-type Hardware interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
-
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	// Units returns the settled units, from memory; UnitsChanged subscribes to their changes.
 	Units        func() []offer.Unit
 	UnitsChanged func() *signal.Subscription
-	Hardware     Hardware
+	Hardware     inventory.Hardware
 	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
 	Holdings        func() []gpu.Holding
 	HoldingsChanged func() *signal.Subscription

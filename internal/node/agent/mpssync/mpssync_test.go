@@ -31,13 +31,17 @@ type supervisor struct {
 	// gone is the error of every call; nil for none.
 	gone error
 	// failed are the GPUs whose daemons fail; keeps are those whose daemons do not end.
-	failed, keeps map[gpu.UUID]bool
+	failed map[gpu.UUID]bool
+	keeps  map[gpu.UUID]bool
 	// slow makes the next Set, and late the next Status, wait until it is closed; nil for none.
-	slow, late chan struct{}
+	slow chan struct{}
+	late chan struct{}
 	// sets counts the sets, busy those in progress, and asked the calls of Status.
-	sets, busy, asked int
-	overlap           bool
-	watch             func(mps.Report)
+	sets    int
+	busy    int
+	asked   int
+	overlap bool
+	watch   func(mps.Report)
 }
 
 // Set implements mpssync.Supervisor.

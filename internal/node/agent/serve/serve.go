@@ -99,7 +99,8 @@ type Deps struct {
 	// Vendors are the names of the vendors whose GPUs the agent manages.
 	Vendors []gpu.Traits
 	// StateDir has the socket of this Instance.
-	StateDir, Instance string
+	StateDir string
+	Instance string
 	// MetricsListen is the address of /metrics alone; empty for none. With an API server in MetricsAPI it has TLS, and needs a token that
 	// may get it.
 	MetricsListen string
@@ -108,7 +109,10 @@ type Deps struct {
 	Compared *signal.Ready
 	State    State
 	// Metrics and Samples are pages, Reset is the command `berth reset`, Liveness answers the liveness probe.
-	Metrics, Samples, Reset, Liveness http.Handler
+	Metrics  http.Handler
+	Samples  http.Handler
+	Reset    http.Handler
+	Liveness http.Handler
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, causes ...gpu.Cause)
 	Clock  clock.WithTicker

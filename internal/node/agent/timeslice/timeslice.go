@@ -92,7 +92,8 @@ type Deps struct {
 	Hardware Hardware
 	Program  Program
 	// StateDir has the file FileName; a file of another boot than BootID is ignored.
-	StateDir, BootID string
+	StateDir string
+	BootID   string
 	// FileLost reports that the file was invalid, and the consequences.
 	FileLost func(source string, result statefile.Result, without string)
 	// Report replaces the problems of a source; it must not block.

@@ -46,8 +46,9 @@ type node struct {
 	holdings []gpu.Holding
 	snapshot *gpu.Snapshot
 	// passes counts how often the units were read, which is once per pass; sets how often a time slice was set.
-	passes, sets int
-	slices       map[gpu.UUID]string
+	passes int
+	sets   int
+	slices map[gpu.UUID]string
 	// failing are the GPUs whose time slice cannot be set.
 	failing map[gpu.UUID]bool
 	// setting is called while a time slice is being set; nil for nothing.

@@ -16,11 +16,13 @@ type State struct {
 	// Endpoints are the base names of all connected sockets, sorted.
 	Endpoints []string
 	// Healthy and Unhealthy are device IDs, sorted.
-	Healthy, Unhealthy []string
+	Healthy   []string
+	Unhealthy []string
 	// NUMA has the nodes of each device that has any.
 	NUMA map[string][]int64
 	// Attempts counts requested registrations, Accepted those accepted.
-	Attempts, Accepted int
+	Attempts int
+	Accepted int
 	// From are the sockets of all lists received, in order.
 	From []string
 	// Lowest is the smallest number of healthy devices since the first list.
@@ -30,11 +32,12 @@ type State struct {
 
 // client is a connection to one plugin.
 type client struct {
-	resource, path string
-	conn           *grpc.ClientConn
-	api            pluginapi.DevicePluginClient
-	options        *pluginapi.DevicePluginOptions
-	stopped        bool
+	resource string
+	path     string
+	conn     *grpc.ClientConn
+	api      pluginapi.DevicePluginClient
+	options  *pluginapi.DevicePluginOptions
+	stopped  bool
 }
 
 // resource is the record of one resource; the kubelet's lock guards it.

@@ -10,8 +10,9 @@ import (
 // Changes are the requests to the API server that turn the published slices of a pool into the wanted ones.
 type Changes struct {
 	// Update and Create are positions in the wanted slices, and Delete the names of published slices.
-	Update, Create []int
-	Delete         []string
+	Update []int
+	Create []int
+	Delete []string
 	// NewGeneration is true when the pool needs a new generation. Every slice is then written, and the scheduler ignores the pool until
 	// all of them are.
 	NewGeneration bool

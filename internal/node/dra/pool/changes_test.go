@@ -59,7 +59,8 @@ func TestTouchedSlices(t *testing.T) {
 		dynamic  []int
 		change   func(c *state)
 		// back is the number of slices that are written when the change is undone, where it differs.
-		want, back int
+		want       int
+		back       int
 		generation bool
 	}{
 		"nothing":                            {snapshot: h100, dynamic: upTo(8), change: func(*state) {}},

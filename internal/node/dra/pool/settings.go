@@ -17,7 +17,8 @@ type Settings struct {
 	// Driver is the name of the DRA driver; empty means DefaultDriver. It is also the domain of attributes and taints.
 	Driver string
 	// Node is the name of the Node, and Pool that of its pool; empty means the Node's.
-	Node, Pool string
+	Node string
+	Pool string
 	// Generation is that of the pool. It is 0 where the caller's library counts generations itself.
 	Generation int64
 	// GPUs are the GPUs that are allocated through DRA; others are not published.

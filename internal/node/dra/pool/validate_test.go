@@ -100,8 +100,9 @@ func TestValidate(t *testing.T) {
 // TestTaints lists the taint of each state.
 func TestTaints(t *testing.T) {
 	for name, test := range map[string]struct {
-		state, evict gpu.State
-		want         string
+		state gpu.State
+		evict gpu.State
+		want  string
 	}{
 		"healthy":                    {},
 		"healthy, by name":           {state: gpu.Healthy, evict: gpu.Healthy},

@@ -48,14 +48,17 @@ type record struct {
 }
 
 type claimInfo struct {
-	ClaimUID, ClaimName, Namespace string
+	ClaimUID  string
+	ClaimName string
+	Namespace string
 	// PodUIDs is a set: its keys are the UIDs.
 	PodUIDs     map[string]struct{}
 	DriverState map[string]struct {
 		Devices []struct {
-			PoolName, DeviceName string
-			RequestNames         []string
-			CDIDeviceIDs         []string
+			PoolName     string
+			DeviceName   string
+			RequestNames []string
+			CDIDeviceIDs []string
 		}
 	}
 }

@@ -16,8 +16,10 @@ import (
 
 // Checker reads the slices of a node's pool. Its Check is for Deps.
 type Checker struct {
-	Client             kubernetes.Interface
-	Driver, Node, Pool string
+	Client kubernetes.Interface
+	Driver string
+	Node   string
+	Pool   string
 	// Read is called before each reading of the slices, and seen with what was read.
 	Read func() (seen func([]resourceapi.ResourceSlice))
 }

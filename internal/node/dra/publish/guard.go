@@ -8,23 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
-
-	"github.com/berth-gpu/berth/internal/core/gpu"
 )
-
-// Handover keeps GPUs out of one of the two APIs; the type Gate of package handover has it.
-type Handover interface {
-	// Publish takes the GPUs that are to be in slices and returns those that may be.
-	Publish(wanted []gpu.UUID) (allowed map[gpu.UUID]bool)
-	// Write begins to write a slice with these GPUs, unless one of them must be in none.
-	Write(gpus []gpu.UUID) (end func(), err error)
-	// Read begins to read the slices of the node; seen takes the GPUs that they have.
-	Read() (seen func(gpus []gpu.UUID))
-	// Counted returns the GPUs and the resources of which the kubelet counts devices for a device plugin.
-	Counted() (gpus map[gpu.UUID]bool, resources map[string]bool)
-	// Published returns the GPUs that slices may have, sorted.
-	Published() []gpu.UUID
-}
 
 // Guard returns a client with which a ResourceSlice is created or updated only while begin permits it: the library for DRA drivers writes
 // slices in the background, perhaps after they are outdated. begin is called before each such write, and its end after it. wrote is called

@@ -280,9 +280,10 @@ func TestChecker(t *testing.T) {
 		return p
 	}
 	tests := map[string]struct {
-		have, want int
-		edit       func(*resourceapi.ResourceSlice)
-		err        string
+		have int
+		want int
+		edit func(*resourceapi.ResourceSlice)
+		err  string
 	}{
 		"equal":          {have: 2, want: 2},
 		"time of taints": {have: 1, want: 1, edit: func(s *resourceapi.ResourceSlice) { s.Spec.Devices[0].Taints[0].TimeAdded = now() }},

@@ -27,9 +27,10 @@ type round struct {
 	pool      resourceslice.Pool
 	published bool
 	// checking is true while a check is under way, and stale when its result says nothing about pool.
-	checking, stale bool
-	checked         chan error
-	checks          sync.WaitGroup
+	checking bool
+	stale    bool
+	checked  chan error
+	checks   sync.WaitGroup
 	// handled are the disabled features that pool takes into account.
 	handled []string
 }

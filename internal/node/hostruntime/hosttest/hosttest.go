@@ -58,7 +58,8 @@ func Names() []string {
 // Host is a host in a directory. Close it.
 type Host struct {
 	// Root is its root directory, Proc its /proc.
-	Root, Proc string
+	Root string
+	Proc string
 	// Title is what the host is.
 	Title string
 	stops []func()

@@ -13,7 +13,10 @@ import (
 
 // Request is a request to the server, as Intercept sees it.
 type Request struct {
-	Verb, Resource, Subresource, FieldManager string
+	Verb         string
+	Resource     string
+	Subresource  string
+	FieldManager string
 }
 
 // Resource implements dynamic.Interface. The requests are intercepted before the fake of client-go gets them, which

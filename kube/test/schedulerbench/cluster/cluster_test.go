@@ -82,8 +82,9 @@ func TestJoin(t *testing.T) {
 		gang load.Gang
 		form GangForm
 		// want are those of the pod.
-		wantLabels, wantAnnotations map[string]string
-		wantGroup                   *corev1.PodSchedulingGroup
+		wantLabels      map[string]string
+		wantAnnotations map[string]string
+		wantGroup       *corev1.PodSchedulingGroup
 	}{
 		"Berth's labels": {gang: load.Gang{Name: name, Pods: 8},
 			wantLabels: map[string]string{"app": "bench", "berth.dev/pod-group": name, "berth.dev/min-member": "8"}},

@@ -49,14 +49,16 @@ type Programs struct {
 	// Self is the program with this command line.
 	Self string
 	// Stock and Ours are the schedulers.
-	Stock, Ours []string
+	Stock []string
+	Ours  []string
 }
 
 // flags are those of a benchmark.
 type flags struct {
-	loads       []string
-	schedulers  []string
-	nodes, pods int
+	loads      []string
+	schedulers []string
+	nodes      int
+	pods       int
 	// nodesGiven is true where the command line says how many nodes.
 	nodesGiven bool
 	rounds     int

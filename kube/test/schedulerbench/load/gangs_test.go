@@ -10,11 +10,13 @@ import (
 
 func TestGangs(t *testing.T) {
 	tests := map[string]struct {
-		load                string
-		nodes, pods         int
-		wantGangs, wantPods int
-		wantGPUs            int
-		wantErr             bool
+		load      string
+		nodes     int
+		pods      int
+		wantGangs int
+		wantPods  int
+		wantGPUs  int
+		wantErr   bool
 	}{
 		"gangs":                              {load: "gangs", nodes: 500, wantGangs: 250, wantPods: 2000, wantGPUs: 2000},
 		"gangs, so many":                     {load: "gangs", nodes: 10, pods: 80, wantGangs: 10, wantPods: 80, wantGPUs: 80},

@@ -30,7 +30,8 @@ type Pod struct {
 	// GPUs is 0 for a pod that asks for cores and memory only.
 	GPUs int
 	// Cores and MemoryGiB are in whole cores and GiB.
-	Cores, MemoryGiB int
+	Cores     int
+	MemoryGiB int
 	// Gang is the name of its gang; empty: it has none.
 	Gang string
 }

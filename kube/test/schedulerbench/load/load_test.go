@@ -10,11 +10,12 @@ import (
 
 func TestMake(t *testing.T) {
 	tests := map[string]struct {
-		load        string
-		nodes, pods int
-		wantPods    int
-		wantGPUs    int
-		wantErr     bool
+		load     string
+		nodes    int
+		pods     int
+		wantPods int
+		wantGPUs int
+		wantErr  bool
 	}{
 		"single, all GPUs":                    {load: "single", nodes: 500, wantPods: 4000, wantGPUs: 4000},
 		"single, some":                        {load: "single", nodes: 50, pods: 200, wantPods: 200, wantGPUs: 200},
@@ -75,7 +76,12 @@ func TestNamedRefusesUnknown(t *testing.T) {
 }
 
 // node is a node of the simple twin of a scheduler.
-type node struct{ gpus, pods, cores, memory int }
+type node struct {
+	gpus   int
+	pods   int
+	cores  int
+	memory int
+}
 
 func (n node) fits(p Pod) bool {
 	return n.gpus >= p.GPUs && n.pods >= 1 && n.cores >= p.Cores && n.memory >= p.MemoryGiB

@@ -12,8 +12,9 @@ import (
 
 // column is a value of the comparison.
 type column struct {
-	what, format string
-	value        func(Run) float64
+	what   string
+	format string
+	value  func(Run) float64
 	// only tells which runs have the value; nil: all.
 	only func(Run) bool
 }

@@ -11,8 +11,9 @@ import (
 
 // binds are those of a gang.
 type binds struct {
-	count       int
-	first, last time.Time
+	count int
+	first time.Time
+	last  time.Time
 	// places are the values of the label that the gang demands to be one, those of the nodes that its pods have.
 	places map[string]bool
 }

@@ -36,7 +36,8 @@ type Setup struct {
 	// Program is the program with the command of controlplane.
 	Program string
 	// SchedulerCores and OtherCores divide the machine's cores; empty when all share all.
-	SchedulerCores, OtherCores []int
+	SchedulerCores []int
+	OtherCores     []int
 	// Dir is where the runs write. It is theirs.
 	Dir string
 	// Stalled ends a run in which nothing happened for this long.

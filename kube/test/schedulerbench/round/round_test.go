@@ -20,8 +20,9 @@ func TestJudge(t *testing.T) {
 	refused := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available "}
 	other := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Message: "not ready"}
 	tests := map[string]struct {
-		pods          []corev1.Pod
-		want, wantErr string
+		pods    []corev1.Pod
+		want    string
+		wantErr string
 	}{
 		"all refused":       {pods: []corev1.Pod{pod("a", other, refused), pod("b", refused)}, want: "a: 0/3 nodes are available"},
 		"one not looked at": {pods: []corev1.Pod{pod("a", refused), pod("b", other)}, wantErr: "nothing of pod b"},

@@ -24,8 +24,9 @@ type Counts struct {
 	// GangAttempts is how often a whole gang was tried (scheduler_podgroup_schedule_attempts_total). GangDecision is the time of these
 	// decisions by the clock (scheduler_podgroup_scheduling_algorithm_duration_seconds), GangCycle with what is written before the next
 	// decision begins (scheduler_podgroup_scheduling_attempt_duration_seconds). Only Kubernetes' own gang scheduling counts them.
-	GangAttempts            int
-	GangDecision, GangCycle time.Duration
+	GangAttempts int
+	GangDecision time.Duration
+	GangCycle    time.Duration
 	// PluginCalls is how often Berth's placement plugin was called at all extension points that are counted
 	// (scheduler_plugin_evaluation_total). Score alone is not enough: it is not called for a pod that one node only is left for, such
 	// as a planned member of a gang.

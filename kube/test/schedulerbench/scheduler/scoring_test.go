@@ -68,9 +68,10 @@ func TestParse(t *testing.T) {
 
 func TestFor(t *testing.T) {
 	tests := map[string]struct {
-		kind            Kind
-		gangs, topology bool
-		want            []string
+		kind     Kind
+		gangs    bool
+		topology bool
+		want     []string
 	}{
 		"stock, no gangs":            {kind: Stock()},
 		"stock, gangs":               {kind: Stock(), gangs: true, want: []string{"GenericWorkload"}},

@@ -47,16 +47,20 @@ type Watch struct {
 	change chan struct{}
 	stop   func()
 
-	mu          sync.Mutex
-	nodes       map[string]used
-	pods        map[string]Bind
-	before      int // How many pods were bound when the watch began.
-	refused     map[string]Refusal
-	first, last time.Time
-	err         error
+	mu      sync.Mutex
+	nodes   map[string]used
+	pods    map[string]Bind
+	before  int // How many pods were bound when the watch began.
+	refused map[string]Refusal
+	first   time.Time
+	last    time.Time
+	err     error
 }
 
-type used struct{ gpus, pods int }
+type used struct {
+	gpus int
+	pods int
+}
 
 // Bind is when a pod was bound, and to which node.
 type Bind struct {
@@ -72,8 +76,9 @@ type Refusal struct {
 
 // Progress is how far the binding is. Pods that were bound when the watch began do not count.
 type Progress struct {
-	Bound       int
-	First, Last time.Time
+	Bound int
+	First time.Time
+	Last  time.Time
 	// Refused is how many pods are refused now, and not bound. It is 0 in a watch that sees bound pods only.
 	Refused int
 }

@@ -25,8 +25,10 @@ func TestCount(t *testing.T) {
 	tests := map[string]struct {
 		pods []*corev1.Pod
 		// want are the binds, with the seconds of the first and the last.
-		wantBound, wantFirst, wantLast int
-		wantErr                        string
+		wantBound int
+		wantFirst int
+		wantLast  int
+		wantErr   string
 	}{
 		"none":                     {},
 		"not bound":                {pods: []*corev1.Pod{pod("a", "", 1)}},

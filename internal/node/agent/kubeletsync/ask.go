@@ -1,0 +1,149 @@
+package kubeletsync
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/podwatch"
+)
+
+const (
+	// askWithin bounds the total time that one Ask waits.
+	askWithin = 200 * time.Millisecond
+	// unseenWithin is the same when the watch has never seen one of the pods, as directly after the agent's start: the kubelet's checkpoint
+	// lists pods that were deleted before it, until the next allocation. Only the API server's list shows their end, which takes longer on
+	// a busy machine.
+	unseenWithin = time.Second
+	// askStep is the pause between two reads of the state of the watch of pods.
+	askStep = 10 * time.Millisecond
+	// maxTries bounds the Gets for one pod in one Ask.
+	maxTries = 3
+	// getsPerSecond bounds the Gets to the kubelet, which allows 100 per second to all its clients together.
+	getsPerSecond = 10
+)
+
+// Ask collects more information about devices that the checkpoint lists for pods that have not been reported as ended:
+// it gives the watch time to receive events that are on their way, requests the pods that the watch has never seen, and
+// asks the kubelet whether it still has the devices. It returns those that the kubelet has dropped.
+func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
+	var uids []string
+	for _, q := range questions {
+		uids = append(uids, q.PodUID)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.limit(uids))
+	defer cancel()
+	resolved := make(chan struct{})
+	go func() {
+		defer close(resolved)
+		if err := n.deps.Pods.Resolve(ctx, uids); err != nil && ctx.Err() == nil {
+			n.deps.Log.Debug("Could not look for pods that the watch has not seen", "error", err)
+		}
+	}()
+	defer func() { <-resolved }()
+	var dropped []ledger.Question
+	answered, unknown, tries := map[string]bool{}, map[string]bool{}, map[string]int{}
+	for {
+		_ = n.lookAtCgroups() // Without a new look the last one remains valid.
+		n.NoteListed(append(n.listedUIDs(), uids...))
+		open := false
+		for _, q := range questions {
+			facts := n.Pod(q.PodUID)
+			switch {
+			case facts.State == ledger.PodEnded || answered[q.PodUID]:
+			case facts.Containers == nil:
+				open, unknown[q.PodUID] = true, true // The watch may have received it by now.
+			case knowsContainer(facts, q.All) && tries[q.PodUID] < maxTries:
+				tries[q.PodUID]++
+				gone, asked := n.keptByKubelet(ctx, facts, questions, q.PodUID)
+				dropped = append(dropped, gone...)
+				answered[q.PodUID] = asked
+				open = open || !asked // The watch may have received its end by now.
+			case !unknown[q.PodUID]:
+				open = true // The kubelet does not list pods with init containers alone; the watch may receive the pod's end.
+			}
+		}
+		if !open {
+			return dropped
+		}
+		select {
+		case <-ctx.Done():
+			return dropped
+		case <-n.deps.Clock.After(askStep):
+		}
+	}
+}
+
+// limit returns how long an Ask about pods may wait.
+func (n *Reader) limit(uids []string) time.Duration {
+	for _, uid := range uids {
+		if _, state := n.deps.Pods.Pod(uid); state == podwatch.Unknown {
+			return unseenWithin
+		}
+	}
+	return askWithin
+}
+
+func (n *Reader) listedUIDs() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var uids []string
+	for uid := range n.listed {
+		uids = append(uids, uid)
+	}
+	return uids
+}
+
+// knowsContainer reports whether PodResources lists at least one of the containers: it leaves out init containers that
+// are not sidecars.
+func knowsContainer(facts ledger.PodFacts, names []string) bool {
+	return slices.ContainsFunc(facts.Containers, func(c ledger.PodContainer) bool { return !c.Init && slices.Contains(names, c.Name) })
+}
+
+// keptByKubelet asks the kubelet for one pod and returns those of the devices that it does not list for that pod. The
+// second result is false when there was no response.
+func (n *Reader) keptByKubelet(ctx context.Context, facts ledger.PodFacts, questions []ledger.Question, uid string) ([]ledger.Question, bool) {
+	if !n.mayGet() {
+		return nil, false
+	}
+	pod, err := n.deps.Resources.Get(ctx, facts.Namespace, facts.Name)
+	if err != nil && !errors.Is(err, kubelet.ErrNoPod) {
+		n.deps.Log.Debug("Could not ask the kubelet for the devices of a pod", "pod", facts.Namespace+"/"+facts.Name, "error", err)
+		return nil, false
+	}
+	kept, some := map[string]bool{}, map[string]bool{}
+	for _, container := range pod.Containers {
+		for _, devices := range container.Devices {
+			for _, id := range devices.IDs {
+				some[devices.Resource], kept[devices.Resource+" "+id] = true, true
+			}
+		}
+	}
+	// The kubelet forgets a pod as a whole. So when it lists nothing for a container that the checkpoint lists, the
+	// entries of init containers, which it never lists, are gone too.
+	var dropped []ledger.Question
+	for _, q := range questions {
+		forgotten := knowsContainer(facts, q.All) && !some[q.Resource]
+		if q.PodUID == uid && (forgotten || knowsContainer(facts, q.Containers) && !kept[q.Resource+" "+offer.DeviceID(q.Key)]) {
+			dropped = append(dropped, q)
+		}
+	}
+	return dropped, true
+}
+
+// mayGet limits the rate of Gets.
+func (n *Reader) mayGet() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.deps.Clock.Now()
+	n.gets = slices.DeleteFunc(n.gets, func(at time.Time) bool { return now.Sub(at) >= time.Second })
+	if len(n.gets) >= getsPerSecond {
+		return false
+	}
+	n.gets = append(n.gets, now)
+	return true
+}
