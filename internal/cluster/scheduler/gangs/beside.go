@@ -14,7 +14,6 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
@@ -55,11 +54,10 @@ func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 		return unknownGang // It has ended since it was asked about.
 	case r.job != nil:
 		defer r.mu.Unlock()
-		g.queued = true
+		r.queueJob(g)
 		return r.queuedText(g)
 	}
-	j := &job{gang: g, began: r.clock.Now(), q: q}
-	r.job, g.job, g.queued = j, j, false
+	j := r.startJob(g, q)
 	r.mu.Unlock()
 	beside, copies := p.copy(nodes)
 	text := j.says()
@@ -67,15 +65,15 @@ func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 	return text
 }
 
-// beside returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result. The caller holds
-// the lock.
-func (r *registry) beside(g *gang) (text string, waits bool) {
+// waitsForJob returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result. The caller
+// holds the lock.
+func (r *registry) waitsForJob(g *gang) (text string, waits bool) {
 	switch {
-	case g.job != nil && g.job.done:
+	case g.stage == stagePlanning && g.job.done:
 		return "", true
-	case g.job != nil:
+	case g.stage == stagePlanning:
 		return g.job.says(), true
-	case g.queued && r.job != nil:
+	case g.stage == stageQueued && r.job != nil:
 		return r.queuedText(g), true
 	}
 	return "", false
@@ -103,6 +101,8 @@ func (p *Plugin) copy(nodes []fwk.NodeInfo) (*Plugin, []fwk.NodeInfo) {
 // run plans the gang of a job, and looks for pods that have to end for it if it does not fit.
 func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 	r := p.gangs
+
+	// Plan the gang with the larger budget, and look for what has to end for it.
 	q := *j.q
 	q.beside = true
 	q.budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
@@ -118,6 +118,8 @@ func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 		q.search, err = p.lookIn(&q, nodes)
 	}
 	q.pause = pauseAfter(took)
+
+	// Publish the result, and bring back the member that uses it.
 	r.mu.Lock()
 	j.done, j.ended, j.q, j.text, j.err = true, r.clock.Now(), &q, text, err
 	var list []*v1.Pod
@@ -154,6 +156,8 @@ func (f frozen) has(name string, pod types.UID) bool { return hasPod(f[name], po
 // conclude uses the result of a job in the cycle of a member, as decide does.
 func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
 	r := p.gangs
+
+	// Leave the result to a member that gets a node by it.
 	r.mu.Lock()
 	if users := r.users(j); !j.places(pod) && len(users) > 0 && j.places(users[0]) {
 		r.mu.Unlock()
@@ -161,7 +165,9 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, j.q.view.Min), nil, nil
 	}
 	r.mu.Unlock()
-	defer func() { activate(p.handle, r.free(j)) }()
+
+	// Whatever comes of the result, it is used now.
+	defer func() { activate(p.handle, r.nextAfter(j)) }()
 	if j.err != nil {
 		return "", "", nil, j.err
 	}
@@ -170,6 +176,8 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	if text := r.outdated(g, j.q); text != "" {
 		return "", text, nil, nil
 	}
+
+	// There is no plan: keep why.
 	if j.q.made == nil || len(j.q.made.Places) == 0 {
 		if _, text = r.answer(g, pod, j.q, nil, j.text); j.q.short {
 			asked = j.q
@@ -179,6 +187,8 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 		}
 		return "", text, asked, nil
 	}
+
+	// There is a plan: check it against the present state, without the lock, and keep it if its places are still free.
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
 	r.mu.Unlock()
 	renewed, kept, err := p.planner.Renew(p.asks(&q, q.view, nodes), j.q.made)
@@ -224,61 +234,11 @@ func (r *registry) covers(g *gang, q *question) bool {
 	return true
 }
 
-// keptPrefix is before the UID of a member in what is held for it between two plans.
-const keptPrefix = "planned/"
-
-// overtaken gives up a plan of which places were taken while it was made, and returns why the gang waits. The places that are still free
-// are held while it is planned again, so that it cannot be overtaken for ever. From the third time in a row on it waits before that. The
-// caller holds the lock.
-func (r *registry) overtaken(g *gang, j *job, kept map[types.UID]gangplanner.Place) string {
-	r.dropKept(g)
-	now := r.clock.Now()
-	for uid, at := range kept {
-		made := &hold{
-			pod: keptPrefix + uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod), until: now.Add(r.limits.Reserve + 2*j.ended.Sub(j.began)),
-		}
-		r.holds.add(made)
-		g.kept = append(g.kept, made.pod)
-	}
-	g.overtakings++
-	g.next = now.Add(r.limits.retryAfter(g.overtakings))
-	g.wakeAt(g.next)
-	places := len(j.q.made.Places)
-	return fmt.Sprintf("berth: gang %s is planned again, since %d of its %d places were taken while it was planned", g.name, places-len(kept), places)
-}
-
-// dropKept ends what is held for a gang between two plans. The caller holds the lock.
-func (r *registry) dropKept(g *gang) {
-	for _, place := range g.kept {
-		r.holds.remove(place)
-	}
-	g.kept = nil
-}
-
-// abandon ends the planning of a gang. The caller holds the lock.
-func (r *registry) abandon(g *gang) {
-	r.dropKept(g)
-	g.queued, g.overtakings = false, 0
-	if g.job == nil {
-		return
-	}
-	g.job.stopped.Store(true)
-	if r.job == g.job {
-		r.job = nil
-	}
-	g.job = nil
-}
-
-// free ends a job whose result was used, and returns the members that can have their gangs planned now.
-func (r *registry) free(j *job) []*v1.Pod {
+// nextAfter ends a job whose result was used, and returns the members that can have their gangs planned now.
+func (r *registry) nextAfter(j *job) []*v1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if j.gang.job == j {
-		j.gang.job = nil
-	}
-	if r.job == j {
-		r.job = nil
-	}
+	r.endJob(j)
 	return r.nextJob()
 }
 
@@ -292,11 +252,11 @@ func (r *registry) nextJob() (list []*v1.Pod) {
 	}
 	var line []*gang
 	for _, g := range r.gangs {
-		if !g.queued {
+		if g.stage != stageQueued {
 			continue
 		}
 		if r.build(g); !g.ready || len(r.planner(g)) == 0 {
-			g.queued = false // It cannot be planned now.
+			r.dequeueJob(g) // It cannot be planned now.
 			continue
 		}
 		line = append(line, g)
@@ -308,7 +268,6 @@ func (r *registry) nextJob() (list []*v1.Pod) {
 		return 1
 	})
 	for _, g := range line[:min(len(line), mostNext)] {
-		g.refused = nil // It is to be planned, not to be refused as before.
 		list = append(list, r.planner(g)...)
 	}
 	return list

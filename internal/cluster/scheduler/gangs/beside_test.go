@@ -159,7 +159,7 @@ func (s *scene) cycle(pod *v1.Pod) string {
 	at := slices.IndexFunc(s.nodes, func(n *liveNode) bool { return n.node.Name == node })
 	if at < 0 {
 		// The scheduler's own filters refuse a node that has gone: the gang is planned again.
-		s.again(pod, map[string]bool{}, "the node has gone")
+		s.replan(pod, map[string]bool{}, "the node has gone")
 		return "refused"
 	}
 	others, ok := s.reserve(pod, node)

@@ -57,7 +57,7 @@ func (r *registry) parts(pod *v1.Pod) (reserved, others []*v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
-	if g == nil || g.plan == nil || g.plan.permitted || !g.plan.shares {
+	if g == nil || g.stage != stagePlacing || !g.plan.shares {
 		return nil, nil
 	}
 	for uid := range g.plan.nodes {
@@ -140,7 +140,7 @@ func (p *Plugin) follows(pod *v1.Pod) bool {
 func (r *registry) prepare(pod *v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g := r.of(pod); g != nil && g.plan != nil && !g.plan.permitted {
+	if g := r.of(pod); g != nil && g.stage == stagePlacing {
 		g.plan.preparing[pod.UID] = true
 	}
 }
@@ -222,7 +222,7 @@ func (r *registry) renew(pod *v1.Pod) bool {
 		return false
 	}
 	clear(g.masks)
-	g.refused = nil
+	r.forgetRefusal(g)
 	if g.job != nil {
 		g.job.missed = true
 	}

@@ -25,9 +25,7 @@ func (r *registry) elect() {
 	}
 	now := r.clock.Now()
 	for _, g := range r.gangs {
-		if !g.partial.IsZero() {
-			g.partial = now
-		}
+		g.restartPartial(now)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestSince(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	first, next := newWorld(), newWorld()
 	next.started = start.Add(time.Millisecond)
-	got := []string{first.refusal(errGivenUp).Error(), first.refusal(errGivenUp).Error(), next.refusal(errGivenUp).Error(), next.preemptedText()}
+	got := []string{first.numbered(errGivenUp).Error(), first.numbered(errGivenUp).Error(), next.numbered(errGivenUp).Error(), next.preemptedText()}
 	want := []string{
 		"the plan of the gang was given up (refusal 1 since 2026-11-24T12:00:00.000Z)",
 		"the plan of the gang was given up (refusal 2 since 2026-11-24T12:00:00.000Z)",
@@ -104,7 +104,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got[i], want[i])
 		}
 	}
-	if !errors.Is(first.refusal(errGivenUp), errGivenUp) {
+	if !errors.Is(first.numbered(errGivenUp), errGivenUp) {
 		t.Error("the error is another one")
 	}
 }

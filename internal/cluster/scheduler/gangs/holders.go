@@ -113,15 +113,15 @@ func (r *registry) endable(nodes []fwk.NodeInfo, version uint64, priority int32)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.server.now()
-	if f := r.floor; f == nil || f.version != version || !f.until.IsZero() && !now.Before(f.until) {
-		r.floor = &floor{version: version, priority: math.MaxInt32}
+	if f := r.line.floor; f == nil || f.version != version || !f.until.IsZero() && !now.Before(f.until) {
+		r.line.floor = &floor{version: version, priority: math.MaxInt32}
 		for _, node := range nodes {
 			for _, info := range node.GetPods() {
-				r.floor.count(info.GetPod(), now)
+				r.line.floor.count(info.GetPod(), now)
 			}
 		}
 	}
-	return r.floor.priority < priority
+	return r.line.floor.priority < priority
 }
 
 // count counts a pod.
@@ -242,19 +242,19 @@ func (r *registry) ending(nodes []fwk.NodeInfo) []gangplanner.Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.server.now()
-	type one struct {
+	type endingPod struct {
 		pod *v1.Pod
 		end time.Time
 	}
-	var list []one
+	var list []endingPod
 	for _, node := range nodes {
 		for _, info := range node.GetPods() {
 			if end, ends := endOf(info.GetPod(), now); ends && !r.stuck(info.GetPod().UID) {
-				list = append(list, one{info.GetPod(), end})
+				list = append(list, endingPod{info.GetPod(), end})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b one) int {
+	slices.SortFunc(list, func(a, b endingPod) int {
 		return cmp.Or(cmp.Compare(last(b.end), last(a.end)), strings.Compare(string(a.pod.UID), string(b.pod.UID)))
 	})
 	made, rank := make([]gangplanner.Holder, len(list)), int32(0)

@@ -50,8 +50,8 @@ type seeker struct {
 	devices bool
 }
 
-// against tells whether a hold keeps the place from a seeker.
-func (h *hold) against(who *seeker) bool {
+// blocks tells whether a hold keeps the place from a seeker.
+func (h *hold) blocks(who *seeker) bool {
 	if h.gang == who.key || (h.lost || h.reservation != nil) && h.priority < who.priority {
 		return false
 	}
@@ -72,13 +72,13 @@ func newHolds() holds {
 	return holds{byPod: map[types.UID]*hold{}, byNode: map[string]map[types.UID]*hold{}, count: &atomic.Int64{}}
 }
 
-func (h *holds) add(made *hold) {
-	h.take(made.pod)
-	h.byPod[made.pod] = made
-	if h.byNode[made.node] == nil {
-		h.byNode[made.node] = map[types.UID]*hold{}
+func (h *holds) add(held *hold) {
+	h.take(held.pod)
+	h.byPod[held.pod] = held
+	if h.byNode[held.node] == nil {
+		h.byNode[held.node] = map[types.UID]*hold{}
 	}
-	h.byNode[made.node][made.pod] = made
+	h.byNode[held.node][held.pod] = held
 	h.count.Store(int64(len(h.byPod)))
 }
 
@@ -104,8 +104,8 @@ func (h *holds) take(pod types.UID) *hold {
 	return old
 }
 
-// found ends the hold of a lost member of a gang, that on the node if there is one, and returns it; nil for none.
-func (h *holds) found(key gangview.Key, node string) *hold {
+// takeLost ends the hold of a lost member of a gang, that on the node if there is one, and returns it; nil for none.
+func (h *holds) takeLost(key gangview.Key, node string) *hold {
 	var best *hold
 	for _, held := range h.byPod {
 		if held.lost && held.gang == key && (best == nil || held.node == node && best.node != node || (held.node == node) == (best.node == node) && held.pod < best.pod) {
@@ -144,7 +144,7 @@ func (h *holds) others(who *seeker) []*hold {
 	list := slices.SortedFunc(maps.Values(h.byPod), func(a, b *hold) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.pod, b.pod))
 	})
-	return slices.DeleteFunc(list, func(held *hold) bool { return held.reservation != nil || !held.against(who) })
+	return slices.DeleteFunc(list, func(held *hold) bool { return held.reservation != nil || !held.blocks(who) })
 }
 
 // wanted returns what places hold of GPUs, for a plan.
@@ -179,7 +179,7 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 	}
 	taken := v1.ResourceList{}
 	for _, held := range list {
-		if held.reservation == nil && held.against(who) {
+		if held.reservation == nil && held.blocks(who) {
 			gangplanner.Add(taken, held.amounts)
 		}
 	}
@@ -218,7 +218,7 @@ func (h *holds) left(node fwk.NodeInfo, who *seeker, now time.Time) v1.ResourceL
 	var left v1.ResourceList
 	var reservations []*reservation
 	for _, held := range h.byNode[node.Node().Name] {
-		if held.reservation == nil || !held.against(who) {
+		if held.reservation == nil || !held.blocks(who) {
 			continue
 		}
 		if left == nil {
@@ -270,7 +270,7 @@ func (h *holds) firstOn(node string, who *seeker) *hold {
 // firstOf returns a place that is held against a seeker, that of the first gang by name; nil for none.
 func firstOf(list iter.Seq[*hold], who *seeker) (first *hold) {
 	for held := range list {
-		if held.against(who) && (first == nil || cmp.Or(strings.Compare(held.gang.String(), first.gang.String()), cmp.Compare(held.pod, first.pod)) < 0) {
+		if held.blocks(who) && (first == nil || cmp.Or(strings.Compare(held.gang.String(), first.gang.String()), cmp.Compare(held.pod, first.pod)) < 0) {
 			first = held
 		}
 	}

@@ -348,7 +348,7 @@ func TestGroupEdited(t *testing.T) {
 	}
 	w.overdue()
 	w.clock.Step(time.Minute)
-	if _, deleted := w.look(); deleted != "" || !w.gangs[key].whole {
+	if _, deleted := w.look(); deleted != "" || w.gangs[key].presence != presenceWhole {
 		t.Errorf("%q are deleted", deleted)
 	}
 }

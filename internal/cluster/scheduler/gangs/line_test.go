@@ -267,7 +267,7 @@ func TestPreemptsWithReservation(t *testing.T) {
 		t.Fatalf("reserved is %q, and %q is held for plans of others", w.reserved(), w.heldOn())
 	}
 	w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{victim}), false, 0)
-	if list := w.toEvict(); len(list) != 1 || w.reserved() != "a on n0" || w.reserving != nil {
+	if list := w.toEvict(); len(list) != 1 || w.reserved() != "a on n0" || w.line.first != nil {
 		t.Errorf("%d pods are to end, and reserved is %q", len(list), w.reserved())
 	}
 }
@@ -415,7 +415,7 @@ func TestPreemptions(t *testing.T) {
 	}
 	// When all pods have ended, and the gang does not fit yet, it need not wait for the end of the reservation.
 	w.mu.Lock()
-	w.of(p).preemptions, w.of(p).preempt = 0, time.Time{}
+	w.of(p).preemptions, w.of(p).preemptAfter = 0, time.Time{}
 	w.mu.Unlock()
 	w.refuse(t, p)
 	take(running("early", 1))

@@ -69,23 +69,29 @@ func (q *question) members() (list, absent []*v1.Pod) {
 // asked if the gang does not fit.
 func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
 	r := p.gangs
+
+	// See whether the stage of the gang has the answer.
 	r.mu.Lock()
 	g := r.of(pod)
 	if g == nil {
 		r.mu.Unlock()
 		return "", unknownGang, nil, nil
 	}
-	node, text = r.known(g, pod, p.model.Version())
+	node, text = r.nodeByStage(g, pod, p.model.Version())
 	if node != "" || text != "" {
 		r.mu.Unlock()
 		return node, text, nil, nil
 	}
+
+	// Use the result of the planning beside the cycles.
 	if j := g.job; j != nil {
 		r.mu.Unlock()
 		return p.conclude(pod, g, j, nodes)
 	}
+
+	// Plan on a copy of what is known of the gang, without the lock; beside the cycles, if it takes more than a cycle may.
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
-	g.queued = false
+	r.dequeueJob(g)
 	r.mu.Unlock()
 
 	began := r.clock.Now()
@@ -97,6 +103,8 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 		return "", "", nil, err
 	}
 	q.pause = pauseAfter(r.clock.Since(began))
+
+	// Keep the answer, if it is still one for this gang.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gangs[q.key] != g {
@@ -124,7 +132,7 @@ func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.Node
 
 // left returns what the members of a gang can use of nodes where places are reserved for others. The caller holds the lock.
 func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceList {
-	if r.reserving == nil && len(r.evictions) == 0 && r.holds.count.Load() == 0 {
+	if r.line.first == nil && len(r.errands.evictions) == 0 && r.holds.count.Load() == 0 {
 		return nil
 	}
 	now := r.server.now()
@@ -133,8 +141,9 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 	return r.holds.leftOn(nodes, &who, now)
 }
 
-// against returns what is held against pods of no gang that are placed together, and what these can use of nodes where places are reserved.
-func (r *registry) against(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
+// heldAgainst returns what is held against pods of no gang that are placed together, and what these can use of nodes where places are
+// reserved.
+func (r *registry) heldAgainst(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holds.expire(r.clock.Now())
@@ -164,13 +173,14 @@ func together(pods []*v1.Pod, now time.Time) (who seeker) {
 // unknownGang is why a member waits whose gang has ended in between.
 const unknownGang = "the gang of the pod is not known"
 
-// known returns the node of a member, or why it has none, as far as that is known without a plan. The caller holds the lock.
-func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text string) {
+// nodeByStage returns the node of a member, or why it has none, as far as the stage of the gang says; both are empty where the gang is to
+// be planned. The caller holds the lock.
+func (r *registry) nodeByStage(g *gang, pod *v1.Pod, version uint64) (node, text string) {
 	now := r.clock.Now()
 	r.holds.expire(now)
 	if g.absent[pod.UID] {
 		delete(g.absent, pod.UID)
-		g.refused = nil
+		r.forgetRefusal(g)
 	}
 	if view := r.build(g); !ready(view) {
 		return "", view.Problem + view.Waiting
@@ -186,20 +196,20 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 	if held := r.holds.byPod[pod.UID]; held != nil {
 		return held.node, ""
 	}
-	if text, waits := r.beside(g); waits {
+	if text, waits := r.waitsForJob(g); waits {
 		return "", text
 	}
 	if now.Before(g.next) {
 		return "", r.pausing(g, version)
 	}
-	if f := g.refused; f != nil {
+	if f := g.refusal; f != nil {
 		// Claims and slices have no part in the version.
 		same := f.version == version && f.freed == r.holds.freed && !f.devices
 		if same {
 			return "", g.reason(f.text)
 		}
-		if again := f.at.Add(r.limits.Repeat); now.Before(again) && !r.first(g, pod) {
-			g.wakeAt(again) // No event may bring the first one back.
+		if repeated := f.when.Add(r.limits.Repeat); now.Before(repeated) && !r.first(g, pod) {
+			g.wakeAt(repeated) // No event may bring the first one back.
 			return "", g.reason(f.text)
 		}
 	}
@@ -208,7 +218,7 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 
 // pausing returns why a gang is not planned now, and has it planned later. The caller holds the lock.
 func (r *registry) pausing(g *gang, version uint64) string {
-	if f := g.refused; f != nil {
+	if f := g.refusal; f != nil {
 		if f.version != version || f.freed != r.holds.freed {
 			g.wakeAt(g.next)
 		}
@@ -227,38 +237,28 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 	if text == "" && len(planned) == 0 {
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
-	if g.overtakings = 0; text != "" {
-		r.dropKept(g)
+	if text != "" {
 		if len(q.left) > 0 {
 			text += r.besides(g)
 		}
-		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text, devices: q.devices}
-		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
+		r.refuse(g, &refusal{version: q.version, freed: q.freed, when: r.clock.Now(), text: text, devices: q.devices})
+		g.wakeAfterHold(len(q.held)+len(q.left) > 0, q.freed)
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)
 		}
 		for _, m := range q.masks {
 			g.wakeAt(m.until)
 		}
-		if g.short = since(g.short, r.clock.Now()); !q.short {
-			g.short = time.Time{}
-		}
+		g.setShort(q.short, r.clock.Now())
 		return "", g.reason(text)
 	}
 	if node = planned[pod.UID].Node; node == "" {
+		r.leaveToOthers(g)
 		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
 		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, q.view.Min)
 	}
 	r.adopt(g, planned)
 	return node, ""
-}
-
-// since returns the earlier time, of which zero is none.
-func since(earlier, now time.Time) time.Time {
-	if earlier.IsZero() {
-		return now
-	}
-	return earlier
 }
 
 // nodes are those of the members that have one, as far as this scheduler knows. The caller holds the lock.
@@ -274,42 +274,21 @@ func (g *gang) nodes() map[types.UID]string {
 	return nodes
 }
 
-// adopt keeps a plan, and holds its places. The caller holds the lock.
-func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
-	g.plan = newPlan(r.clock.Now())
-	g.brought = g.plan.progress
-	g.refused, g.short = nil, time.Time{}
-	r.revoke(g)
-	r.dropKept(g)
-	if len(g.nodes()) == 0 {
-		g.whole, g.followed = false, true
-	}
-	var pods []*v1.Pod
-	hasLost := true
-	for uid, at := range planned {
-		g.plan.nodes[uid] = at.Node
-		pods = append(pods, at.Pod)
-		if hasLost {
-			lost := r.holds.found(g.key, at.Node)
-			if hasLost = lost != nil; hasLost {
-				g.plan.replaced = append(g.plan.replaced, lost)
-			}
-		}
-		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
-	}
-	g.plan.shares = gangplan.SharedClaim(pods) != ""
-}
-
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
 func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
+	// Choose the members, and see whether they are enough.
 	view := *q.view
 	var absent []*v1.Pod
 	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
 	}
+
+	// Ask the planner.
 	q.asked = p.asks(q, &view, nodes)
 	q.devices = p.planner.Devices != nil && slices.ContainsFunc(view.Members, p.planner.Devices.Needs)
 	answer, err := p.planner.Plan(q.asked)
+
+	// Say why there is no plan.
 	switch {
 	case err != nil:
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)

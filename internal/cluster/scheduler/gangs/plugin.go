@@ -176,7 +176,7 @@ func (f *Factory) Hold(q *gangplanner.Question, pods []*v1.Pod) {
 	if r == nil || r.holds.count.Load() == 0 {
 		return
 	}
-	held, left := r.against(pods, q.Nodes)
+	held, left := r.heldAgainst(pods, q.Nodes)
 	q.Held, q.Taken, q.Left = wanted(held, f.deps.Model), taken(held), left
 }
 

@@ -78,11 +78,15 @@ func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, er
 		r.mu.Unlock()
 		return nil, nil
 	}
+
+	// See what the gang may do now.
 	preempt, reserve, priority := r.mayPreempt(g, now, c), r.mayReserve(g, now, c), g.priority()
 	r.mu.Unlock()
 	if !preempt && !reserve {
 		return nil, nil
 	}
+
+	// Look for pods of lower priorities first, then for pods that end by themselves.
 	var found *way
 	var err error
 	if preempt {
@@ -199,37 +203,41 @@ func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took t
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	r.search = now.Add(pauseAfter(took))
+	r.line.searchAfter = now.Add(pauseAfter(took))
 	g := r.of(pod)
-	if g == nil || g.changes != q.changes || g.refused == nil {
+	if g == nil || g.changes != q.changes || g.refusal == nil {
 		return ""
 	}
 	if found == nil || len(found.Pods) == 0 {
 		if tried {
-			g.hopeless = now.Add(r.limits.Hopeless)
+			g.reserveAfter = now.Add(r.limits.Hopeless)
 		}
 		return ""
 	}
+
+	// Compare with the reservation that the gang has, and with the line.
 	res := r.reservationOf(found, now)
 	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
 		old.made = now
-		return g.reason(g.refused.text)
+		return g.reason(g.refusal.text)
 	}
 	if !res.preempts && (r.isBehind(g) || res.start.IsZero() && !r.takesTurn(g, res, now)) {
 		return ""
 	}
+
+	// Reserve the places.
 	r.grant(g, res, &found.Plan)
 	if found.preempts {
 		r.evict(g, found.Pods, now)
 	}
 	res.text = r.starts(res, found.Pods)
-	return g.reason(g.refused.text)
+	return g.reason(g.refusal.text)
 }
 
 // isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one. The caller holds the
 // lock.
 func (r *registry) isBehind(g *gang) bool {
-	other := r.reserving
+	other := r.line.first
 	return other != nil && other != g && !r.precedes(g, other)
 }
 
@@ -289,13 +297,13 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 			longest = max(longest, pod.DeletionTimestamp.Sub(r.server.now()))
 		} else {
 			longest = max(longest, grace(pod))
-			r.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}
+			r.errands.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}
 			evicted = true
 		}
 	}
 	g.reservation.until = now.Add(longest + r.limits.Overdue)
 	if evicted {
-		g.preempt = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
+		g.preemptAfter = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
 		g.preemptions++
 	}
 	r.wakeKeeper()
@@ -305,7 +313,7 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 func (r *registry) toEvict() (list []*eviction) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.evictions {
+	for _, e := range r.errands.evictions {
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b *eviction) int { return byName(a.pod, b.pod) })
@@ -321,7 +329,7 @@ func byName(a, b *v1.Pod) int {
 func (r *registry) evicted(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.evictions, uid)
+	delete(r.errands.evictions, uid)
 }
 
 // evict ends the pods that are to be ended. What fails is attempted again at the next tick.
@@ -340,6 +348,8 @@ func (k *keeper) evict(ctx context.Context) {
 // DisruptionTarget says why they end.
 func (k *keeper) end(ctx context.Context, e *eviction) error {
 	said := fmt.Sprintf("Preempted by gang %s", e.key)
+
+	// A pod that is not bound yet goes back to the queue.
 	if waiting := k.handle.GetWaitingPod(e.pod.UID); waiting != nil && waiting.Preempt(Name, k.gangs.preemptedText()) {
 		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
 		return nil
@@ -349,6 +359,8 @@ func (k *keeper) end(ctx context.Context, e *eviction) error {
 		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
 		return nil
 	}
+
+	// Another one gets the condition, and is deleted.
 	pods := k.handle.ClientSet().CoreV1().Pods(e.pod.Namespace)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": e.pod.UID},

@@ -15,6 +15,53 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
+// shortage is that a complete gang does not fit, and what is done about it. The methods of shortage, grant, revoke, mayPreempt and evict
+// are all that write it.
+type shortage struct {
+	// short is since when the gang does not fit; zero when that is not so.
+	short time.Time
+	// reservation is what is reserved for the gang, nil for nothing.
+	reservation *reservation
+	// reserveAfter is until when the gang gets no reservation, since it does not fit even when all pods have ended that end by themselves,
+	// or it is not its turn. served is when its last turn was over.
+	reserveAfter time.Time
+	served       time.Time
+	// preemptAfter is when the gang can end pods at the earliest, and preemptions counts how often it did.
+	preemptAfter time.Time
+	preemptions  int
+}
+
+// setShort notes whether a gang that was refused does not fit: its shortage began at the first such refusal in a row.
+func (s *shortage) setShort(short bool, now time.Time) {
+	switch {
+	case !short:
+		s.short = time.Time{}
+	case s.short.IsZero():
+		s.short = now
+	}
+}
+
+// endShortage notes that the gang fits, or is not complete. A reservation ends with revoke.
+func (s *shortage) endShortage() { s.short = time.Time{} }
+
+// endPreemptions notes that the gang has its least number of members on nodes.
+func (s *shortage) endPreemptions() {
+	s.endShortage()
+	s.preemptAfter, s.preemptions = time.Time{}, 0
+}
+
+// line is what the reservations of all gangs share.
+type line struct {
+	// first is the gang with the reservation of the first one in line, nil for none. turn is when the last turn of reservations began whose
+	// start is not known.
+	first *gang
+	turn  time.Time
+	// searchAfter is when pods that have to end are searched again at the earliest.
+	searchAfter time.Time
+	// floor is that of the state of the nodes in which it was asked for last.
+	floor *floor
+}
+
 // reservation is places on nodes for a gang that does not fit yet, since pods on these nodes have to end first.
 type reservation struct {
 	// awaited are the pods that have to end, and their nodes.
@@ -93,8 +140,8 @@ const mostGrace = 24 * time.Hour
 // grant keeps a reservation of a gang in place of the one that it has. The caller holds the lock.
 func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	r.revoke(g)
-	if r.reserving != nil && !res.preempts {
-		r.revoke(r.reserving)
+	if r.line.first != nil && !res.preempts {
+		r.revoke(r.line.first)
 	}
 	nodes := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(plan.Places)) {
@@ -110,7 +157,7 @@ func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	res.nodes = len(nodes)
 	g.reservation = res
 	if !res.preempts {
-		r.reserving = g
+		r.line.first = g
 	}
 }
 
@@ -123,13 +170,13 @@ func (r *registry) revoke(g *gang) {
 		r.holds.remove(place)
 	}
 	for uid := range g.reservation.awaited {
-		if e := r.evictions[uid]; e != nil && e.key == g.key {
-			delete(r.evictions, uid)
+		if e := r.errands.evictions[uid]; e != nil && e.key == g.key {
+			delete(r.errands.evictions, uid)
 		}
 	}
 	g.reservation = nil
-	if r.reserving == g {
-		r.reserving = nil
+	if r.line.first == g {
+		r.line.first = nil
 	}
 }
 
@@ -137,7 +184,7 @@ func (r *registry) revoke(g *gang) {
 // lock.
 func (r *registry) review(g *gang, now time.Time) {
 	if !g.ready {
-		g.short = time.Time{}
+		g.endShortage()
 	}
 	if res := g.reservation; res != nil && (!g.ready || g.short.IsZero() || now.After(res.until)) {
 		r.revoke(g)
@@ -168,10 +215,10 @@ func (g *gang) priority() int32 {
 // again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be
 // used any more. The caller holds the lock.
 func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
-	if r.limits.Starve < 0 || g.short.IsZero() || r.reserving != nil && r.reserving != g && !r.precedes(g, r.reserving) {
+	if r.limits.Starve < 0 || g.short.IsZero() || r.line.first != nil && r.line.first != g && !r.precedes(g, r.line.first) {
 		return false
 	}
-	at := later(g.short.Add(r.limits.Starve), g.hopeless, r.search)
+	earliest := later(g.short.Add(r.limits.Starve), g.reserveAfter, r.line.searchAfter)
 	if res := g.reservation; res != nil {
 		if res.preempts {
 			return false
@@ -182,8 +229,8 @@ func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 			return false
 		}
 	}
-	if now.Before(at) {
-		g.wakeAt(at)
+	if now.Before(earliest) {
+		g.wakeAt(earliest)
 		return false
 	}
 	return true
@@ -225,7 +272,7 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 		}
 		r.revoke(g)
 		if g.preemptions > 0 { // Not where it has waited only for pods that were being deleted already.
-			g.preempt = now.Add(r.limits.Preempt << min(g.preemptions-1, mostDoublings))
+			g.preemptAfter = now.Add(r.limits.Preempt << min(g.preemptions-1, mostDoublings))
 		}
 	}
 	for _, pod := range r.build(g).Members {
@@ -233,8 +280,8 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 			return false
 		}
 	}
-	if at := later(g.preempt, r.search); now.Before(at) {
-		g.wakeAt(at)
+	if earliest := later(g.preemptAfter, r.line.searchAfter); now.Before(earliest) {
+		g.wakeAt(earliest)
 		return false
 	}
 	return true

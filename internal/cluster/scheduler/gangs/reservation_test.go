@@ -304,7 +304,7 @@ func TestAgainst(t *testing.T) {
 				pod: "reserved", gang: key, node: "n0", priority: 1, reservation: &reservation{start: start.Add(time.Minute)},
 				amounts: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("6")},
 			})
-			held, left := w.against(test.pods, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
+			held, left := w.heldAgainst(test.pods, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
 			var nodes []string
 			for _, h := range held {
 				nodes = append(nodes, h.node)

@@ -268,7 +268,7 @@ func TestLost(t *testing.T) {
 		"a surplus one":    {func(_ *testing.T, w *world) { w.set(pod(2, 2, "n2")); w.remove(pod(2, 2, "n2")) }, ""},
 		"it was never whole": {func(_ *testing.T, w *world) {
 			w.remove(pod(1, 2, "n1"))
-			w.gangs[gangview.Key{Namespace: "ml", Name: "train"}].whole = false
+			w.gangs[gangview.Key{Namespace: "ml", Name: "train"}].setPresence(presenceNone)
 		}, "n1"},
 		"another has it": {func(t *testing.T, w *world) {
 			w.remove(pod(1, 2, "n1"))

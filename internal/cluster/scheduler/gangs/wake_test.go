@@ -106,18 +106,18 @@ func TestWoken(t *testing.T) {
 		}, ""},
 		"the first is refused by another plugin before it is planned": {func(_ *testing.T, w *world) string {
 			w.set(pod(3, 3, ""))
-			w.miss(pod(0, 3, ""))
+			w.setAbsent(pod(0, 3, ""))
 			tried, _ := w.look()
 			return tried
 		}, "1"},
 		"the plan has a member that another plugin refuses": {func(t *testing.T, w *world) string {
 			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 			w.reserve(pod(1, 3, ""), "n0")
-			return names(w.miss(pod(0, 3, "")).pods)
+			return names(w.setAbsent(pod(0, 3, "")).pods)
 		}, "0 1 2"},
 		"all are refused by another plugin: none, until that lets one in": {func(_ *testing.T, w *world) string {
 			for i := range 3 {
-				w.miss(pod(i, 3, ""))
+				w.setAbsent(pod(i, 3, ""))
 			}
 			tried, _ := w.look()
 			return tried
@@ -144,7 +144,7 @@ func TestWoken(t *testing.T) {
 		"a pod that was refused because of a hold, when it ends": {func(t *testing.T, w *world) string {
 			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 			other := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train-9", UID: "other"}}
-			w.blocked[other.UID] = other
+			w.blocked.pods[other.UID] = other
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried while the hold lasts", tried)
 			}
@@ -176,8 +176,8 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"members that repeat a refusal of an earlier state: the first one later": {func(t *testing.T, w *world) string {
 			w.mu.Lock()
-			w.train().refused = &refused{version: 1, at: start, text: "too small"}
-			if _, text := w.known(w.train(), pod(1, 3, ""), 2); text != "too small" {
+			w.registry.refuse(w.train(), &refusal{version: 1, when: start, text: "too small"})
+			if _, text := w.nodeByStage(w.train(), pod(1, 3, ""), 2); text != "too small" {
 				t.Errorf("the answer to the second one is %q", text)
 			}
 			w.mu.Unlock()
@@ -191,8 +191,8 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"members that repeat a refusal of this state: none": {func(_ *testing.T, w *world) string {
 			w.mu.Lock()
-			w.train().refused = &refused{version: 1, at: start, text: "too small"}
-			w.known(w.train(), pod(1, 3, ""), 1)
+			w.registry.refuse(w.train(), &refusal{version: 1, when: start, text: "too small"})
+			w.nodeByStage(w.train(), pod(1, 3, ""), 1)
 			w.mu.Unlock()
 			w.clock.Step(w.limits.Repeat)
 			tried, _ := w.look()
@@ -200,14 +200,14 @@ func TestWoken(t *testing.T) {
 		}, ""},
 		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
 			g := w.train()
-			g.refused = &refused{text: "no capacity"}
+			w.registry.refuse(g, &refusal{text: "no capacity"})
 			g.wakeAt(start.Add(w.limits.Mask))
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried before", tried)
 			}
 			w.clock.Step(w.limits.Mask)
 			tried, _ := w.look()
-			return fmt.Sprint(tried, g.refused == nil)
+			return fmt.Sprint(tried, g.refusal == nil)
 		}, "0true"},
 		"a lower minimum after one that cannot be": {func(t *testing.T, w *world) string {
 			for i := range 3 {
@@ -256,7 +256,7 @@ func (w *world) failPlans(t *testing.T, plans int) (tried string) {
 	for range plans {
 		w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 		w.reserve(pod(0, 3, ""), "n0")
-		tried = names(w.again(pod(1, 3, ""), nil, "n0 was refused").pods)
+		tried = names(w.replan(pod(1, 3, ""), nil, "n0 was refused").pods)
 	}
 	return tried
 }
@@ -286,7 +286,7 @@ func TestPermitAfterPlan(t *testing.T) {
 			w.reserve(pod(0, 3, ""), "n0")
 			test.run(t, w)
 			_, _, ok := w.permit(pod(0, 3, ""))
-			if got := fmt.Sprint(ok, w.stray(pod(0, 3, "")) != nil); got != test.want {
+			if got := fmt.Sprint(ok, w.withoutPlan(pod(0, 3, "")) != nil); got != test.want {
 				t.Errorf("got %s; want %s", got, test.want)
 			}
 		})
