@@ -55,7 +55,6 @@ var plainPackages = []string{
 	"internal/core/why",
 	"internal/cluster/whyview",
 	"internal/cluster/gangplan",
-	"internal/cluster/gangview",
 	"internal/core/gate",
 	"internal/core/gpu",
 	"internal/core/health",

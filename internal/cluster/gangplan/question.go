@@ -10,15 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
 // Input is what a question is made from.
 type Input struct {
-	View   *gangview.Gang
-	Levels gangview.Levels
+	View   *Gang
+	Levels Levels
 	// Node returns the index of the node of a member, gang.Unbound for one that has none, and false for one whose node does not exist: it
 	// is left out.
 	Node func(*corev1.Pod) (int, bool)
@@ -51,7 +50,7 @@ type Question struct {
 }
 
 // Least is how many members have to have a node together.
-func Least(view *gangview.Gang) int { return int(view.Min - view.Done) }
+func Least(view *Gang) int { return int(view.Min - view.Done) }
 
 // Ask returns the question for a gang of at least one member without a Problem. The error is that of a pod that cannot be read.
 //
@@ -170,7 +169,7 @@ func (q *Question) class(pod *corev1.Pod, requests func(*corev1.Pod) []fleet.Sha
 }
 
 // levels sets the levels of the gang, and returns what is wrong with them.
-func (q *Question) levels(levels gangview.Levels, t gangview.Topology) string {
+func (q *Question) levels(levels Levels, t Topology) string {
 	for _, l := range levels {
 		if l.Key != corev1.LabelHostname {
 			q.Keys = append(q.Keys, l.Key)
@@ -230,7 +229,7 @@ func SharedClaim(members []*corev1.Pod) string {
 
 // WasWhole tells whether a gang with too few members on nodes had enough of them earlier, and has lost members: those that existed when the
 // last one was bound, at the time that it returns, are fewer than the least number. The others take the place of members that were lost.
-func WasWhole(view *gangview.Gang) (whole bool, bound metav1.Time) {
+func WasWhole(view *Gang) (whole bool, bound metav1.Time) {
 	for _, pod := range view.Members {
 		for i := range pod.Status.Conditions {
 			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && bound.Before(&c.LastTransitionTime) {

@@ -10,17 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-const (
-	zone = "topology.kubernetes.io/zone"
-	rack = "topology.kubernetes.io/rack"
-)
-
-func pod(name string, options ...func(*corev1.Pod)) *corev1.Pod {
+func cpuPod(name string, options ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: name, UID: types.UID(name)}}
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1")}}}}
 	for _, o := range options {
@@ -40,10 +34,10 @@ func claims(name string) func(*corev1.Pod) {
 }
 
 // ask asks about a gang. Nodes n0 to n9 exist, by that index.
-func ask(t *testing.T, view *gangview.Gang) Question {
+func ask(t *testing.T, view *Gang) Question {
 	t.Helper()
 	q, err := Ask(Input{
-		View: view, Levels: gangview.DefaultLevels(),
+		View: view, Levels: DefaultLevels(),
 		Node: func(p *corev1.Pod) (int, bool) {
 			switch name := p.Spec.NodeName; {
 			case name == "":
@@ -76,21 +70,21 @@ func show(q *Question) string {
 	return strings.Join(words, " ")
 }
 
-func TestMembers(t *testing.T) {
+func TestQuestionMembers(t *testing.T) {
 	tests := map[string]struct {
-		view         gangview.Gang
+		view         Gang
 		want         string
 		wantMin      int
 		wantRequired int
 	}{
-		"in the order of ranks":                {view: gangview.Gang{Min: 2, Members: []*corev1.Pod{pod("a"), pod("b"), pod("c")}}, want: "a/0 b/0 c/0", wantMin: 2, wantRequired: gang.Anywhere},
-		"classes by signature":                 {view: gangview.Gang{Min: 3, Members: []*corev1.Pod{pod("a"), pod("b", large), pod("c")}}, want: "a/0 b/1 c/0", wantMin: 3, wantRequired: gang.Anywhere},
-		"those with a node first":              {view: gangview.Gang{Min: 2, Members: []*corev1.Pod{pod("a"), pod("b", on("n3")), pod("c")}}, want: "b/0@3 a/1 c/1", wantMin: 2, wantRequired: gang.Anywhere},
-		"segments keep the order":              {view: gangview.Gang{Min: 2, Members: []*corev1.Pod{pod("a"), pod("b", on("n3"))}, Topology: gangview.Topology{SegmentLevel: rack, SegmentSize: 2}}, want: "a/0 b/1@3", wantMin: 2, wantRequired: gang.Anywhere},
-		"a node that is gone":                  {view: gangview.Gang{Min: 2, Members: []*corev1.Pod{pod("a"), pod("b", on("gone"))}}, want: "a/0", wantMin: 1, wantRequired: gang.Anywhere},
-		"some are done":                        {view: gangview.Gang{Min: 3, Done: 2, Members: []*corev1.Pod{pod("a"), pod("b")}}, want: "a/0 b/0", wantMin: 1, wantRequired: gang.Anywhere},
-		"a claim of two members is on a node":  {view: gangview.Gang{Min: 2, Members: []*corev1.Pod{pod("a", claims("c")), pod("b", claims("c"))}}, want: "a/0 b/0", wantMin: 2, wantRequired: 4},
-		"claims of one member each are on any": {view: gangview.Gang{Min: 2, Members: []*corev1.Pod{pod("a", claims("c")), pod("b", claims("d"))}}, want: "a/0 b/1", wantMin: 2, wantRequired: gang.Anywhere},
+		"in the order of ranks":                {view: Gang{Min: 2, Members: []*corev1.Pod{cpuPod("a"), cpuPod("b"), cpuPod("c")}}, want: "a/0 b/0 c/0", wantMin: 2, wantRequired: gang.Anywhere},
+		"classes by signature":                 {view: Gang{Min: 3, Members: []*corev1.Pod{cpuPod("a"), cpuPod("b", large), cpuPod("c")}}, want: "a/0 b/1 c/0", wantMin: 3, wantRequired: gang.Anywhere},
+		"those with a node first":              {view: Gang{Min: 2, Members: []*corev1.Pod{cpuPod("a"), cpuPod("b", on("n3")), cpuPod("c")}}, want: "b/0@3 a/1 c/1", wantMin: 2, wantRequired: gang.Anywhere},
+		"segments keep the order":              {view: Gang{Min: 2, Members: []*corev1.Pod{cpuPod("a"), cpuPod("b", on("n3"))}, Topology: Topology{SegmentLevel: rack, SegmentSize: 2}}, want: "a/0 b/1@3", wantMin: 2, wantRequired: gang.Anywhere},
+		"a node that is gone":                  {view: Gang{Min: 2, Members: []*corev1.Pod{cpuPod("a"), cpuPod("b", on("gone"))}}, want: "a/0", wantMin: 1, wantRequired: gang.Anywhere},
+		"some are done":                        {view: Gang{Min: 3, Done: 2, Members: []*corev1.Pod{cpuPod("a"), cpuPod("b")}}, want: "a/0 b/0", wantMin: 1, wantRequired: gang.Anywhere},
+		"a claim of two members is on a node":  {view: Gang{Min: 2, Members: []*corev1.Pod{cpuPod("a", claims("c")), cpuPod("b", claims("c"))}}, want: "a/0 b/0", wantMin: 2, wantRequired: 4},
+		"claims of one member each are on any": {view: Gang{Min: 2, Members: []*corev1.Pod{cpuPod("a", claims("c")), cpuPod("b", claims("d"))}}, want: "a/0 b/1", wantMin: 2, wantRequired: gang.Anywhere},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -104,25 +98,25 @@ func TestMembers(t *testing.T) {
 
 func TestLevels(t *testing.T) {
 	tests := map[string]struct {
-		topology            gangview.Topology
+		topology            Topology
 		required, preferred int
 		segment             gang.Segment
 		keys                int
 		problem             string
 	}{
 		"none":                         {required: gang.Anywhere, preferred: 4, keys: 4},
-		"required":                     {topology: gangview.Topology{Required: rack}, required: 2, preferred: 4, keys: 4},
-		"preferred":                    {topology: gangview.Topology{Preferred: rack}, required: gang.Anywhere, preferred: 2, keys: 4},
-		"the preferred one is wider":   {topology: gangview.Topology{Required: rack, Preferred: zone}, required: 2, preferred: 2, keys: 4},
-		"one node":                     {topology: gangview.Topology{Required: corev1.LabelHostname}, required: 4, preferred: 4, keys: 4},
-		"unconstrained":                {topology: gangview.Topology{Unconstrained: true}, required: gang.Anywhere, preferred: gang.Anywhere, keys: 4},
-		"segments":                     {topology: gangview.Topology{Required: zone, SegmentLevel: rack, SegmentSize: 4}, required: 0, preferred: 4, segment: gang.Segment{Level: 2, Size: 4}, keys: 4},
-		"a level of its own":           {topology: gangview.Topology{Required: "example.com/row"}, required: 0, preferred: 1, keys: 1},
-		"a level of its own and other": {topology: gangview.Topology{Required: "example.com/row", SegmentLevel: rack, SegmentSize: 2}, keys: 1, problem: `the topology level "example.com/row" cannot`},
+		"required":                     {topology: Topology{Required: rack}, required: 2, preferred: 4, keys: 4},
+		"preferred":                    {topology: Topology{Preferred: rack}, required: gang.Anywhere, preferred: 2, keys: 4},
+		"the preferred one is wider":   {topology: Topology{Required: rack, Preferred: zone}, required: 2, preferred: 2, keys: 4},
+		"one node":                     {topology: Topology{Required: corev1.LabelHostname}, required: 4, preferred: 4, keys: 4},
+		"unconstrained":                {topology: Topology{Unconstrained: true}, required: gang.Anywhere, preferred: gang.Anywhere, keys: 4},
+		"segments":                     {topology: Topology{Required: zone, SegmentLevel: rack, SegmentSize: 4}, required: 0, preferred: 4, segment: gang.Segment{Level: 2, Size: 4}, keys: 4},
+		"a level of its own":           {topology: Topology{Required: "example.com/row"}, required: 0, preferred: 1, keys: 1},
+		"a level of its own and other": {topology: Topology{Required: "example.com/row", SegmentLevel: rack, SegmentSize: 2}, keys: 1, problem: `the topology level "example.com/row" cannot`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			q := ask(t, &gangview.Gang{Min: 1, Members: []*corev1.Pod{pod("a")}, Topology: test.topology})
+			q := ask(t, &Gang{Min: 1, Members: []*corev1.Pod{cpuPod("a")}, Topology: test.topology})
 			if test.problem != "" {
 				if !strings.HasPrefix(q.Problem, test.problem) {
 					t.Errorf("%q; want %q", q.Problem, test.problem)
@@ -161,17 +155,17 @@ func TestCapacity(t *testing.T) {
 		node *corev1.Node
 		want int32
 	}{
-		"by the number of pods":       {pod: pod("a"), node: node(), want: 7},
-		"by another resource":         {pod: pod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests["rdma/hca"] = resource.MustParse("2") }), node: node(), want: 3},
-		"by more than a number holds": {pod: pod("a", tooLarge), node: node()},
-		"the selector matches":        {pod: pod("a", selects("a")), node: node(), want: 7},
-		"the selector does not match": {pod: pod("a", selects("b")), node: node()},
-		"a taint":                     {pod: pod("a"), node: node(taint(corev1.TaintEffectNoExecute))},
-		"a taint that only repels":    {pod: pod("a"), node: node(taint(corev1.TaintEffectPreferNoSchedule)), want: 7},
-		"a taint that is tolerated":   {pod: pod("a", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }), node: node(taint(corev1.TaintEffectNoSchedule)), want: 7},
-		"cordoned":                    {pod: pod("a"), node: node(func(n *corev1.Node) { n.Spec.Unschedulable = true })},
-		"a port of the host":          {pod: pod("a", port), node: node(), want: 1},
-		"members repel one another":   {pod: pod("a", apart), node: node(), want: 1},
+		"by the number of pods":       {pod: cpuPod("a"), node: node(), want: 7},
+		"by another resource":         {pod: cpuPod("a", func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests["rdma/hca"] = resource.MustParse("2") }), node: node(), want: 3},
+		"by more than a number holds": {pod: cpuPod("a", tooLarge), node: node()},
+		"the selector matches":        {pod: cpuPod("a", selects("a")), node: node(), want: 7},
+		"the selector does not match": {pod: cpuPod("a", selects("b")), node: node()},
+		"a taint":                     {pod: cpuPod("a"), node: node(taint(corev1.TaintEffectNoExecute))},
+		"a taint that only repels":    {pod: cpuPod("a"), node: node(taint(corev1.TaintEffectPreferNoSchedule)), want: 7},
+		"a taint that is tolerated":   {pod: cpuPod("a", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }), node: node(taint(corev1.TaintEffectNoSchedule)), want: 7},
+		"cordoned":                    {pod: cpuPod("a"), node: node(func(n *corev1.Node) { n.Spec.Unschedulable = true })},
+		"a port of the host":          {pod: cpuPod("a", port), node: node(), want: 1},
+		"members repel one another":   {pod: cpuPod("a", apart), node: node(), want: 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -199,17 +193,17 @@ func TestWasWhole(t *testing.T) {
 		least int32 // 2 if it is 0
 		want  bool
 	}{
-		"created before the others were bound":        {pods: []*corev1.Pod{pod("a", bound(20)), pod("b", created(10))}},
-		"created in the second of the binding":        {pods: []*corev1.Pod{pod("a", bound(20)), pod("b", created(20))}},
-		"created after the others were bound":         {pods: []*corev1.Pod{pod("a", bound(20)), pod("b", created(21))}, want: true},
-		"one of those that wait was created earlier":  {pods: []*corev1.Pod{pod("a", bound(20)), pod("b", created(21)), pod("c", created(5))}},
-		"the two were too few":                        {pods: []*corev1.Pod{pod("a", bound(20)), pod("b", created(21)), pod("c", created(5))}, least: 3, want: true},
-		"created after one and before another member": {pods: []*corev1.Pod{pod("a", bound(20)), pod("b", created(21)), pod("c", bound(30))}},
-		"enough that were done":                       {pods: []*corev1.Pod{pod("a", bound(20))}, least: 1},
+		"created before the others were bound":        {pods: []*corev1.Pod{cpuPod("a", bound(20)), cpuPod("b", created(10))}},
+		"created in the second of the binding":        {pods: []*corev1.Pod{cpuPod("a", bound(20)), cpuPod("b", created(20))}},
+		"created after the others were bound":         {pods: []*corev1.Pod{cpuPod("a", bound(20)), cpuPod("b", created(21))}, want: true},
+		"one of those that wait was created earlier":  {pods: []*corev1.Pod{cpuPod("a", bound(20)), cpuPod("b", created(21)), cpuPod("c", created(5))}},
+		"the two were too few":                        {pods: []*corev1.Pod{cpuPod("a", bound(20)), cpuPod("b", created(21)), cpuPod("c", created(5))}, least: 3, want: true},
+		"created after one and before another member": {pods: []*corev1.Pod{cpuPod("a", bound(20)), cpuPod("b", created(21)), cpuPod("c", bound(30))}},
+		"enough that were done":                       {pods: []*corev1.Pod{cpuPod("a", bound(20))}, least: 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			view := &gangview.Gang{Min: max(2, test.least), Members: test.pods}
+			view := &Gang{Min: max(2, test.least), Members: test.pods}
 			if test.least == 1 {
 				view.Min, view.Done = 3, 2
 			}

@@ -12,7 +12,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -30,9 +29,9 @@ type Planner struct {
 // Question is what to plan.
 type Question struct {
 	Policy string
-	Levels gangview.Levels
+	Levels gangplan.Levels
 	// View is the gang: its members, of which Min less Done are placed or none.
-	View *gangview.Gang
+	View *gangplan.Gang
 	// Bound are the nodes of members that have one.
 	Bound map[types.UID]string
 	// Allowed are the nodes that other plugins let members use, by their signature, where that is known.
@@ -147,7 +146,7 @@ func (p *Planner) read(ask *gangplan.Question, made *gang.Plan) Plan {
 }
 
 // Sentence says why a gang does not fit.
-func Sentence(key gangview.Key, refusal *gang.Refusal, levels gangview.Levels) string {
+func Sentence(key gangplan.Key, refusal *gang.Refusal, levels gangplan.Levels) string {
 	named := *refusal
 	named.Level, named.Wider = levels.NameOf(named.Level), levels.NameOf(named.Wider)
 	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", key, &named)
@@ -158,7 +157,7 @@ func Sentence(key gangview.Key, refusal *gang.Refusal, levels gangview.Levels) s
 }
 
 // NoMore says why none of the members that wait is placed of a gang that has its least number of members.
-func NoMore(view *gangview.Gang, levels gangview.Levels) string {
+func NoMore(view *gangplan.Gang, levels gangplan.Levels) string {
 	text := fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", view.Key, view.Min)
 	if size := view.Topology.SegmentSize; size > 0 {
 		text += fmt.Sprintf(" where their segments have to be, each of %d members in one %s", size, levels.NameOf(view.Topology.SegmentLevel))

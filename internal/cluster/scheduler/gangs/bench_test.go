@@ -14,10 +14,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
-const many = gangview.MaxMembers
+const many = gangplan.MaxMembers
 
 // BenchmarkLife measures what the parts of the life of a gang of 4,096 members cost the registry, all members together.
 func BenchmarkLife(b *testing.B) {
@@ -80,7 +79,7 @@ func BenchmarkManyGangs(b *testing.B) {
 	var pods []*v1.Pod
 	for i := range 10_000 {
 		p := pod(i, 1, "")
-		p.Labels = map[string]string{gangview.PodGroup: fmt.Sprintf("gang-%d", i), gangview.MinMember: "1"}
+		p.Labels = map[string]string{gangplan.PodGroup: fmt.Sprintf("gang-%d", i), gangplan.MinMember: "1"}
 		w.set(p)
 		pods = append(pods, p)
 	}
@@ -106,7 +105,7 @@ func BenchmarkManyGangs(b *testing.B) {
 func BenchmarkFilter(b *testing.B) {
 	w := newWorld()
 	for i := range 4 {
-		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangview.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
+		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangplan.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
 	}
 	p, c, other := &Plugin{gangs: w.registry}, &cycle{seeker: seeker{amounts: gangplan.Amounts(pod(0, 1, ""))}}, pod(0, 1, "")
 	for _, name := range []string{"n0", "n1"} {
@@ -150,7 +149,7 @@ func BenchmarkCycle(b *testing.B) {
 			}
 		}, 0, false},
 		{"segments", 20, 64, 1, func(p *v1.Pod, _ int) {
-			p.Annotations = map[string]string{gangview.AnnotationSegment: "rack", gangview.AnnotationSegmentSize: "16"}
+			p.Annotations = map[string]string{gangplan.AnnotationSegment: "rack", gangplan.AnnotationSegmentSize: "16"}
 		}, 0, false},
 		{"unfit", 1, 256, 8, nil, 3, false},
 		{"unfit kinds, nodes differ", 1, 1024, 2, kinds, 0, true},

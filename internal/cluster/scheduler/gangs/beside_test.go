@@ -18,7 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -140,7 +140,7 @@ func (s *scene) infos() []fwk.NodeInfo {
 func sized(gang string, index, least int, gpus int64) *v1.Pod {
 	p := pod(index, least, "")
 	p.Name, p.UID = fmt.Sprintf("%s-%d", gang, index), types.UID(fmt.Sprintf("uid-%s-%d", gang, index))
-	p.Labels[gangview.PodGroup] = gang
+	p.Labels[gangplan.PodGroup] = gang
 	p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = *resource.NewQuantity(gpus, resource.DecimalSI)
 	return p
 }
@@ -201,7 +201,7 @@ func (s *scene) other(from int, gpus int64) bool {
 	s.number++
 	p := sized("other", s.number, 1, gpus)
 	p.Labels = nil
-	c := &cycle{seeker: s.seeker(p, gangview.Key{})}
+	c := &cycle{seeker: s.seeker(p, gangplan.Key{})}
 	for i := range s.nodes {
 		n := s.nodes[(from+i)%len(s.nodes)]
 		if used := n.GetRequested().(amounts); used.gpus+gpus <= n.gpus && s.plugin.lacks(c, p, n) == nil {
@@ -323,7 +323,7 @@ func TestBesideWait(t *testing.T) {
 		t.Fatal(text)
 	}
 	for _, pod := range []*v1.Pod{c, b} {
-		if text, want := s.cycle(pod), "berth: gang ml/"+pod.Labels[gangview.PodGroup]+" is planned once gang ml/a is"; text != want {
+		if text, want := s.cycle(pod), "berth: gang ml/"+pod.Labels[gangplan.PodGroup]+" is planned once gang ml/a is"; text != want {
 			t.Errorf("%s; want %s", text, want)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -78,7 +77,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 const bindTime = 2 * time.Second
 
 // seeker returns a pod as one that looks for a node.
-func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
+func (r *registry) seeker(pod *v1.Pod, key gangplan.Key) seeker {
 	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
 	if pod.Spec.ActiveDeadlineSeconds != nil {
 		who.ends, _ = endOf(pod, r.server.now().Add(bindTime))

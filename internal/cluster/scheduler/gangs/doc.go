@@ -53,6 +53,6 @@
 //   - that a cycle plans no more than Limits.CycleSteps, besides some microseconds for each member whose place it checks, and that no lock
 //     which the cycles of other pods take is held while a gang is planned.
 //
-// It must not import anything of Berth but internal/cluster/fleetview, gangplan, gangview, the packages of the scheduler below it, and
+// It must not import anything of Berth but internal/cluster/fleetview, gangplan, the packages of the scheduler below it, and
 // internal/core, and of Kubernetes' scheduler only the public framework.
 package gangs

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // TestStandby: a scheduler that has run no scheduling cycle deletes nothing, but says what is wrong: it can be a leader without a pod to
@@ -21,7 +21,7 @@ func TestStandby(t *testing.T) {
 	w.set(pod(2, 3, ""))
 	w.set(one("wrong", 0))
 	wrong := one("wrong", 0)
-	wrong.Labels[gangview.MinMember] = "none"
+	wrong.Labels[gangplan.MinMember] = "none"
 	w.set(wrong)
 	saw := func(what, want string) {
 		t.Helper()

@@ -12,7 +12,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
@@ -21,7 +20,7 @@ import (
 // deleted and end soon are the least important ones, the one that ends first the least; the second result has only these. Other pods that
 // are being deleted are in neither: nothing ends them earlier. The lock is taken for one node at a time, since the cycles of other pods
 // need it.
-func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32) (list, terminating []gangplanner.Holder) {
+func (r *registry) lower(nodes []fwk.NodeInfo, key gangplan.Key, priority int32) (list, terminating []gangplanner.Holder) {
 	now := r.server.now()
 	units := map[string][]*v1.Pod{}
 	gangs := map[string]*gang{}
@@ -151,14 +150,14 @@ type unit struct {
 
 // GroupOf names the gang or pod group of a pod, empty for none.
 func GroupOf(pod *v1.Pod) string {
-	if key, member := gangview.KeyOf(pod); member {
+	if key, member := gangplan.KeyOf(pod); member {
 		return gangUnit(key, key.String())
 	}
 	return podGroupUnit(pod)
 }
 
 // gangUnit names a gang: gangs of two APIs can have one name.
-func gangUnit(key gangview.Key, name string) string {
+func gangUnit(key gangplan.Key, name string) string {
 	return "gang/" + key.Source.String() + "/" + name
 }
 

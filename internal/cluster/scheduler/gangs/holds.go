@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -23,7 +23,7 @@ import (
 // hold is a place on a node for a member that is not reserved there yet.
 type hold struct {
 	pod      types.UID
-	gang     gangview.Key
+	gang     gangplan.Key
 	node     string
 	requests []fleet.Shape
 	// amounts are all that the member requests of the node.
@@ -41,7 +41,7 @@ type hold struct {
 // seeker is who looks for a node.
 type seeker struct {
 	// key is that of its gang, empty for none.
-	key      gangview.Key
+	key      gangplan.Key
 	priority int32
 	// ends is when it ends at the latest; zero where that is not known.
 	ends time.Time
@@ -105,7 +105,7 @@ func (h *holds) take(pod types.UID) *hold {
 }
 
 // takeLost ends the hold of a lost member of a gang, that on the node if there is one, and returns it; nil for none.
-func (h *holds) takeLost(key gangview.Key, node string) *hold {
+func (h *holds) takeLost(key gangplan.Key, node string) *hold {
 	var best *hold
 	for _, held := range h.byPod {
 		if held.lost && held.gang == key && (best == nil || held.node == node && best.node != node || (held.node == node) == (best.node == node) && held.pod < best.pod) {
@@ -122,7 +122,7 @@ func (h *holds) takeLost(key gangview.Key, node string) *hold {
 }
 
 // dropLost ends the holds of all lost members of a gang.
-func (h *holds) dropLost(key gangview.Key) {
+func (h *holds) dropLost(key gangplan.Key) {
 	for pod, held := range h.byPod {
 		if held.lost && held.gang == key {
 			h.remove(pod)

@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
 // keeper releases gangs that are bound in part and cannot be completed. It is woken by a clock, deletes the members of such gangs, reads
@@ -138,7 +137,7 @@ func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, found bool) {
 	}
 	view := r.build(g)
 	wrong := view.Problem
-	if wrong == "" && gangplan.Least(view) > gangview.MaxMembers {
+	if wrong == "" && gangplan.Least(view) > gangplan.MaxMembers {
 		wrong = view.Waiting // No number of further pods helps.
 	}
 	switch {
@@ -252,7 +251,7 @@ func (g *gang) binding() bool { return g.stage == stageBinding && len(g.failing)
 
 // wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too,
 // where its members were bound long before this scheduler started, and where that is not known.
-func (r *registry) wasWhole(view *gangview.Gang) bool {
+func (r *registry) wasWhole(view *gangplan.Gang) bool {
 	whole, bound := gangplan.WasWhole(view)
 	started, known := r.server.at(r.started)
 	return whole || !known || bound.Time.Before(started.Add(-r.limits.Outage))

@@ -8,10 +8,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
-func (w *world) train() *gang { return w.gangs[gangview.Key{Namespace: "ml", Name: "train"}] }
+func (w *world) train() *gang { return w.gangs[gangplan.Key{Namespace: "ml", Name: "train"}] }
 
 // heldOn returns the nodes on which something is held.
 func (w *world) heldOn() string {
@@ -111,7 +111,7 @@ func TestKeeperDeletes(t *testing.T) {
 			w.set(pod(0, 3, "n0"))
 			for i := 1; i < 3; i++ {
 				p := pod(i, 3, "")
-				p.Labels[gangview.MinMember] = "three"
+				p.Labels[gangplan.MinMember] = "three"
 				w.set(p)
 			}
 		}, ""},
@@ -147,8 +147,8 @@ func TestKeeperDeletes(t *testing.T) {
 			w.overdue()
 			w.clock.Step(time.Minute)
 			w.overdue()
-			key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
-			w.setGroup(key, &gangview.Group{UID: "g", Created: metav1.NewTime(start), Min: 2})
+			key := gangplan.Key{Source: gangplan.SchedulerPlugins, Namespace: "ml", Name: "train"}
+			w.setGroup(key, &gangplan.Group{UID: "g", Created: metav1.NewTime(start), Min: 2})
 		}, "0"},
 	}
 	for name, test := range tests {
@@ -332,9 +332,9 @@ func TestIncomplete(t *testing.T) {
 // TestGroupEdited: a PodGroup that needs fewer members than before, while its gang is bound in part, is complete.
 func TestGroupEdited(t *testing.T) {
 	w := newWorld()
-	key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
-	group := func(least int32) *gangview.Group {
-		return &gangview.Group{UID: "g", Created: metav1.NewTime(start.Add(-time.Minute)), Min: least}
+	key := gangplan.Key{Source: gangplan.SchedulerPlugins, Namespace: "ml", Name: "train"}
+	group := func(least int32) *gangplan.Group {
+		return &gangplan.Group{UID: "g", Created: metav1.NewTime(start.Add(-time.Minute)), Min: least}
 	}
 	w.setGroup(key, group(3))
 	for i, node := range []string{"n0", "n0", ""} {

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // TestGangsGone: of 10,000 gangs and 10,000 other pods that come and go, whatever happens to them, nothing is kept.
@@ -18,9 +18,9 @@ func TestGangsGone(t *testing.T) {
 	other := &Plugin{gangs: w.registry}
 	for i := range 10_000 {
 		p := one(fmt.Sprintf("gang-%d", i), 0)
-		key := gangview.Key{Namespace: "ml", Name: fmt.Sprintf("gang-%d", i)}
-		group := gangview.Key{Source: gangview.Volcano, Namespace: "ml", Name: key.Name}
-		w.setGroup(group, &gangview.Group{Min: 1})
+		key := gangplan.Key{Namespace: "ml", Name: fmt.Sprintf("gang-%d", i)}
+		group := gangplan.Key{Source: gangplan.Volcano, Namespace: "ml", Name: key.Name}
+		w.setGroup(group, &gangplan.Group{Min: 1})
 		w.registry.set(p)
 		w.why(p)
 		bound := p.DeepCopy()

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
@@ -19,7 +19,7 @@ import (
 func one(group string, priority int32) *v1.Pod {
 	p := pod(0, 1, "")
 	p.Name, p.UID, p.Spec.Priority = group+"-0", types.UID(group), &priority
-	p.Labels[gangview.PodGroup] = group
+	p.Labels[gangplan.PodGroup] = group
 	return p
 }
 

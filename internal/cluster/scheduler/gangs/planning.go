@@ -13,15 +13,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
 // question is what to plan: a copy of what the registry knows of a gang.
 type question struct {
-	key    gangview.Key
-	view   *gangview.Gang
+	key    gangplan.Key
+	view   *gangplan.Gang
 	bound  map[types.UID]string
 	absent map[types.UID]bool
 	masks  map[string]mask
@@ -305,7 +304,7 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 }
 
 // asks returns what the planner is asked about members of a gang.
-func (p *Plugin) asks(q *question, view *gangview.Gang, nodes []fwk.NodeInfo) *gangplanner.Question {
+func (p *Plugin) asks(q *question, view *gangplan.Gang, nodes []fwk.NodeInfo) *gangplanner.Question {
 	allowed := map[string]map[string]bool{}
 	for text, m := range q.masks {
 		allowed[text] = m.allowed

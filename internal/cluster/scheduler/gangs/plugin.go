@@ -16,7 +16,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
@@ -158,11 +158,11 @@ func (f *Factory) start(ctx context.Context, args settings, handle fwk.Handle) e
 }
 
 // Levels are the levels of topology: those of the first profile with the plugin, or the default.
-func (f *Factory) Levels() gangview.Levels {
+func (f *Factory) Levels() gangplan.Levels {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.gangs == nil {
-		return gangview.DefaultLevels()
+		return gangplan.DefaultLevels()
 	}
 	return f.gangs.levels
 }
@@ -191,7 +191,7 @@ func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	return nil, nil
 }
 
-func keyOf(pod *v1.Pod) (gangview.Key, bool) { return gangview.KeyOf(pod) }
+func keyOf(pod *v1.Pod) (gangplan.Key, bool) { return gangplan.KeyOf(pod) }
 
 // activate brings pods back to the queue.
 func activate(handle fwk.Handle, pods []*v1.Pod) {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
@@ -52,7 +52,7 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 
 // awaitTurn has a gang wait for its reservation that was refused beside the cycles: whether it may have one was asked before it was
 // refused.
-func (r *registry) awaitTurn(key gangview.Key, c cluster) {
+func (r *registry) awaitTurn(key gangplan.Key, c cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g, now := r.gangs[key], r.clock.Now(); g != nil && r.mayReserve(g, now, c) {
@@ -282,7 +282,7 @@ func (r *registry) knownEnd(pod *v1.Pod) (time.Time, bool) {
 // eviction is a pod that is to be ended for a gang.
 type eviction struct {
 	pod *v1.Pod
-	key gangview.Key
+	key gangplan.Key
 	// member is one of the gang.
 	member *v1.Pod
 }

@@ -15,7 +15,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // TestClockOff: what objects say of times is judged by the clock of the API server, which set them, wherever the clock of the scheduler is.
@@ -63,7 +63,7 @@ func TestClockOff(t *testing.T) {
 				running("later", 1, deletedAt(2*time.Minute)),
 			}}
 			got := ""
-			_, list := w.lower([]fwk.NodeInfo{node}, gangview.Key{}, 10)
+			_, list := w.lower([]fwk.NodeInfo{node}, gangplan.Key{}, 10)
 			for _, h := range list {
 				got += h.Pods[0].Name + ", "
 			}
@@ -87,8 +87,8 @@ func TestClockOff(t *testing.T) {
 			w.refuse(t, p, running("x", 8, deadline(300)))
 			res := w.of(p).reservation
 			until, _ := w.server.at(res.until)
-			who := w.seeker(running("y", 8, deadline(200), func(p *v1.Pod) { p.Status.StartTime = nil }), gangview.Key{})
-			late := w.seeker(running("y", 8, deadline(239), func(p *v1.Pod) { p.Status.StartTime = nil }), gangview.Key{})
+			who := w.seeker(running("y", 8, deadline(200), func(p *v1.Pod) { p.Status.StartTime = nil }), gangplan.Key{})
+			late := w.seeker(running("y", 8, deadline(239), func(p *v1.Pod) { p.Status.StartTime = nil }), gangplan.Key{})
 			return fmt.Sprint(at(res.start), " ", at(until), " ", res.admits(who.ends), " ", res.admits(late.ends))
 		}, "5m0s 5m30s true false"},
 		"how long pods are waited for that end for a gang": {func(t *testing.T, w *world) string {
@@ -273,7 +273,7 @@ func TestFinalizers(t *testing.T) {
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, pods: []*v1.Pod{p}}
 			waited := func() bool {
 				list := w.ending([]fwk.NodeInfo{node})
-				_, terminating := w.lower([]fwk.NodeInfo{node}, gangview.Key{}, 10)
+				_, terminating := w.lower([]fwk.NodeInfo{node}, gangplan.Key{}, 10)
 				if p.DeletionTimestamp != nil && len(terminating) != len(list) {
 					t.Errorf("%d pods end by themselves, %d when a gang ends others", len(list), len(terminating))
 				}

@@ -13,14 +13,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
 // registry has the gangs of a cluster.
 type registry struct {
 	clock  clock.PassiveClock
-	levels gangview.Levels
+	levels gangplan.Levels
 	limits Limits
 	// requests returns what a pod requests of GPUs. Any goroutine may call it.
 	requests func(*v1.Pod) []fleet.Shape
@@ -30,9 +29,9 @@ type registry struct {
 	server serverClock
 
 	mu     sync.Mutex // guards the fields below and all gangs
-	gangs  map[gangview.Key]*gang
-	ofPod  map[types.UID]gangview.Key
-	groups map[gangview.Key]*gangview.Group
+	gangs  map[gangplan.Key]*gang
+	ofPod  map[types.UID]gangplan.Key
+	groups map[gangplan.Key]*gangplan.Group
 	holds  holds
 	// schedulers are the names of the profiles: gangs of other schedulers are none of its business.
 	schedulers map[string]bool
@@ -83,7 +82,7 @@ func (b *blocked) take(freed uint64) (list []*v1.Pod) {
 // gang is what is known of one: its pods, and one struct for each part of its state, which says who writes it. The lock of the registry
 // guards all of it.
 type gang struct {
-	key gangview.Key
+	key gangplan.Key
 	// name is that of the key, which is costly to make.
 	name string
 	// pods are its members, and the pods that have succeeded. ended is when the last one ended that had not, zero if none has.
@@ -111,7 +110,7 @@ type gang struct {
 // composition is what the pods and the PodGroup of a gang say.
 type composition struct {
 	// view is made when it is asked for; nil after a change. changes counts the changes that matter to a plan.
-	view    *gangview.Gang
+	view    *gangplan.Gang
 	changes uint64
 	// ready is true where the members could be placed at the last look, least is how many pods that takes, 0 where it is not known.
 	ready bool
@@ -133,7 +132,7 @@ type mask struct {
 	until   time.Time
 }
 
-func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
+func newRegistry(levels gangplan.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
 	return &registry{
 		clock:      c,
 		levels:     levels,
@@ -141,9 +140,9 @@ func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, re
 		requests:   requests,
 		started:    c.Now(),
 		server:     serverClock{clock: c},
-		gangs:      map[gangview.Key]*gang{},
-		ofPod:      map[types.UID]gangview.Key{},
-		groups:     map[gangview.Key]*gangview.Group{},
+		gangs:      map[gangplan.Key]*gang{},
+		ofPod:      map[types.UID]gangplan.Key{},
+		groups:     map[gangplan.Key]*gangplan.Group{},
 		holds:      newHolds(),
 		schedulers: map[string]bool{},
 		blocked:    blocked{pods: map[types.UID]*v1.Pod{}},
@@ -164,7 +163,7 @@ func (r *registry) ours(pod *v1.Pod) bool { return r.schedulers[pod.Spec.Schedul
 
 // of returns the gang of a pod, or nil. The caller holds the lock.
 func (r *registry) of(pod *v1.Pod) *gang {
-	key, ok := gangview.KeyOf(pod)
+	key, ok := gangplan.KeyOf(pod)
 	if !ok {
 		return nil
 	}
@@ -172,13 +171,13 @@ func (r *registry) of(pod *v1.Pod) *gang {
 }
 
 // build returns the view of a gang. The caller holds the lock.
-func (r *registry) build(g *gang) *gangview.Gang {
+func (r *registry) build(g *gang) *gangplan.Gang {
 	if g.view == nil {
 		pods := make([]*v1.Pod, 0, len(g.pods))
 		for _, pod := range g.pods {
 			pods = append(pods, pod)
 		}
-		view := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
+		view := gangplan.Build(g.key, pods, r.groups[g.key], r.levels)
 		g.view, g.ready, g.least = &view, ready(&view), gangplan.Least(&view)
 		g.turns = turns(view.Members)
 		if g.since.IsZero() && g.ready {
@@ -189,13 +188,13 @@ func (r *registry) build(g *gang) *gangview.Gang {
 }
 
 // ready tells whether the members of a gang can be placed.
-func ready(view *gangview.Gang) bool {
+func ready(view *gangplan.Gang) bool {
 	return view.Problem == "" && view.Waiting == "" && len(view.Members) > 0
 }
 
 // set notes a pod as it is now. The result has the members that can be placed now and could not before, and what has to be released.
 func (r *registry) set(pod *v1.Pod) (out released) {
-	key, ok := gangview.KeyOf(pod)
+	key, ok := gangplan.KeyOf(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seeEnd(pod)
@@ -278,10 +277,10 @@ func (r *registry) change(g *gang, old, pod *v1.Pod) {
 
 // minimumOf returns what a pod says of the least number of its gang.
 func minimumOf(pod *v1.Pod) string {
-	if text := pod.Labels[gangview.MinMember]; text != "" {
+	if text := pod.Labels[gangplan.MinMember]; text != "" {
 		return text
 	}
-	return pod.Annotations[gangview.MinMember]
+	return pod.Annotations[gangplan.MinMember]
 }
 
 // swap puts the new state of a member in the place of an old one whose content is the same. The view is copied, since a plan may be made of
@@ -317,7 +316,7 @@ func (r *registry) awaken(g *gang) []*v1.Pod {
 }
 
 // setGroup notes a PodGroup, or that there is none. It returns the members that can be placed now and could not before.
-func (r *registry) setGroup(key gangview.Key, group *gangview.Group) []*v1.Pod {
+func (r *registry) setGroup(key gangplan.Key, group *gangplan.Group) []*v1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if group == nil {
@@ -418,7 +417,7 @@ func (r *registry) remove(pod *v1.Pod) released {
 }
 
 // drop forgets a pod of a gang. The caller holds the lock.
-func (r *registry) drop(uid types.UID, key gangview.Key) released {
+func (r *registry) drop(uid types.UID, key gangplan.Key) released {
 	g := r.gangs[key]
 	if pod := g.pods[uid]; pod.Status.Phase == v1.PodSucceeded {
 		g.least = 0 // It may have counted as done.

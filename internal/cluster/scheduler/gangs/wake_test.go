@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // TestWoken checks who is brought back to the queue, at once and at the keeper's looks.
@@ -153,7 +153,7 @@ func TestWoken(t *testing.T) {
 			return strings.TrimPrefix(tried, "0 1 2")
 		}, "9"},
 		"a gang that was refused because of a hold, when it ends": {func(t *testing.T, w *world) string {
-			w.holds.add(&hold{pod: "x", gang: gangview.Key{Name: "another"}, node: "n0", until: start.Add(time.Second)})
+			w.holds.add(&hold{pod: "x", gang: gangplan.Key{Name: "another"}, node: "n0", until: start.Add(time.Second)})
 			w.train().afterHold, w.train().freed = true, w.holds.freed
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried while the hold lasts", tried)
@@ -295,7 +295,7 @@ func TestPermitAfterPlan(t *testing.T) {
 
 // TestMembers checks who is planned: not those that cannot be scheduled now.
 func TestMembers(t *testing.T) {
-	view := &gangview.Gang{}
+	view := &gangplan.Gang{}
 	for i := range 5 {
 		view.Members = append(view.Members, pod(i, 2, ""))
 	}
