@@ -193,7 +193,6 @@ var rules = []rule{
 	{packages: "internal/cluster/scheduler/claims", berth: []string{"internal/core/", "internal/cluster/drafleet", "internal/cluster/fleetview", "internal/cluster/scheduler/model"}},
 	{packages: "internal/cluster/scheduler/gangplanner", berth: []string{"internal/core/", "internal/cluster/fleetview", "internal/cluster/gangplan", "internal/cluster/scheduler/budgets", "internal/cluster/scheduler/claims", "internal/cluster/scheduler/model"}, never: []string{"k8s.io/client-go/"}},
 	{packages: "internal/cluster/scheduler/podgroups", berth: []string{"internal/core/", "internal/cluster/gangplan", "internal/cluster/scheduler/claims", "internal/cluster/scheduler/gangplanner", "internal/cluster/scheduler/model"}, never: []string{"k8s.io/client-go/"}},
-	{packages: "internal/cluster/scheduler/gpunodes", berth: []string{"api/", "internal/cluster/fleetview"}},
 	{packages: "internal/cluster/scheduler/model", berth: []string{"internal/core/", "internal/cluster/fleetview"}, never: []string{"k8s.io/client-go/"}},
 	{packages: "internal/cluster/replay", berth: []string{"internal/core/fleet"}, others: []string{"golang.org/x/sync/"}, never: []string{"os", "net"}},
 	{packages: "internal/cluster/whatif", berth: []string{"api/", "internal/core/", "internal/cluster/fleetview", "internal/cluster/replay"}, never: []string{"os", "net", "k8s.io/client-go/"}},
