@@ -161,8 +161,8 @@ func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete, ok bool) 
 	return waiting, true, true
 }
 
-// withoutPlan returns why a member is refused that waits at Permit and is in no plan: the plan ended between Permit and its wait. It returns nil
-// for all others.
+// withoutPlan returns why a member is refused that waits at Permit and is in no plan: the plan ended between Permit and its wait. It
+// returns nil for all others.
 func (r *registry) withoutPlan(pod *v1.Pod) error {
 	if _, member := keyOf(pod); !member {
 		return nil

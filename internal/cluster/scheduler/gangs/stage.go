@@ -225,7 +225,8 @@ func (r *registry) startBinding(g *gang) {
 	}
 }
 
-// bindAgain moves a gang to stageBinding whose plan is done: a member is reserved again whose binding had failed. The caller holds the lock.
+// bindAgain moves a gang to stageBinding whose plan is done: a member is reserved again whose binding had failed. The caller holds the
+// lock.
 func (r *registry) bindAgain(g *gang) {
 	p := newPlan(r.clock.Now())
 	p.permitted, p.preparing = true, nil
