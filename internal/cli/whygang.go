@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/whyview"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
@@ -194,14 +195,10 @@ func otherGangs(pods []corev1.Pod, key gangplan.Key) []gangplan.Key {
 
 func someKeys(keys []gangplan.Key) string {
 	var names []string
-	for i := range keys[:min(len(keys), shownNodes)] {
+	for i := range keys {
 		names = append(names, keys[i].String())
 	}
-	text := strings.Join(names, ", ")
-	if more := len(keys) - len(names); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return phrase.Some(names, shownNodes)
 }
 
 // assumeForGang sets what is assumed, for all of its classes.

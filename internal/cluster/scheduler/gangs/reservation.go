@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // shortage is that a complete gang does not fit, and what is done about it. The methods of shortage, grant, revoke, mayPreempt and evict
@@ -299,7 +300,7 @@ func (g *gang) reason(text string) string {
 
 // starts says when a gang with a reservation starts, for the pods that have to end.
 func (r *registry) starts(res *reservation, pods []*v1.Pod) string {
-	places := "places on " + count(res.nodes, "node") + " are reserved for it until " + r.ends(res) + ", and it starts "
+	places := "places on " + phrase.Count(res.nodes, "node") + " are reserved for it until " + r.ends(res) + ", and it starts "
 	if !res.preempts && !res.start.IsZero() {
 		return places + "at the latest at " + res.start.UTC().Format(time.RFC3339)
 	}
@@ -313,19 +314,12 @@ func (r *registry) starts(res *reservation, pods []*v1.Pod) string {
 	first := slices.MinFunc(named, byName)
 	such := first.Namespace + "/" + first.Name
 	if len(named) > 1 {
-		such = fmt.Sprintf("%s and %s", such, count(len(named)-1, "other pod"))
+		such = fmt.Sprintf("%s and %s", such, phrase.Count(len(named)-1, "other pod"))
 	}
 	if res.preempts {
 		return places + fmt.Sprintf("when the pods have ended that end for it: %s", such)
 	}
 	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds, or of more than a week, or should have ended by them: %s", such)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // keeps says for whom a place is held, in words that follow what is held. The caller holds the lock.
