@@ -121,7 +121,7 @@ func TestShared(t *testing.T) {
 			}
 		}
 	}
-	q := Question{}
+	q := Requirements{}
 	for _, member := range []*corev1.Pod{
 		cpuPod("a", request("rdma/hca", "2"), ports(80, 81)), cpuPod("b", tooLarge, request("x/only", "1"), ports(80)), cpuPod("c", ports(82)),
 	} {

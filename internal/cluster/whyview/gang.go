@@ -39,7 +39,7 @@ func BuildGang(objects *Objects, view *gangplan.Gang, group *gangplan.Group, lev
 	for i := range objects.Nodes {
 		exists[objects.Nodes[i].Name] = i
 	}
-	q, err := gangplan.Ask(gangplan.Input{
+	q, err := gangplan.Require(gangplan.Input{
 		View: view, Levels: levels,
 		Requests: func(p *corev1.Pod) []fleet.Shape { return b.resources.Requests(p) },
 		Node: func(p *corev1.Pod) (int, bool) {
@@ -66,7 +66,7 @@ func BuildGang(objects *Objects, view *gangplan.Gang, group *gangplan.Group, lev
 }
 
 // classesOf sets the members and the classes of those that wait. A member with a node counts to the class of those that are like it.
-func (b *builder) classesOf(in *why.GangInput, q *gangplan.Question) error {
+func (b *builder) classesOf(in *why.GangInput, q *gangplan.Requirements) error {
 	known := map[string]int{}
 	class := func(pod *corev1.Pod) (int, error) {
 		bare := *pod

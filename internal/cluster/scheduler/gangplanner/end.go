@@ -45,15 +45,15 @@ func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budget
 			gone[pod.UID] = true
 		}
 	}
-	ask, _, err := p.ask(q, gone)
-	if err != nil || ask == nil {
+	needs, _, err := p.requirements(q, gone)
+	if err != nil || needs == nil {
 		return nil, err
 	}
-	ended, err := p.Model.End(q.Policy, ask.Keys, &ask.Gang, q.Held, p.holders(holders, disruptions), q.Budget)
+	ended, err := p.Model.End(q.Policy, needs.Keys, &needs.Gang, q.Held, p.holders(holders, disruptions), q.Budget)
 	if err != nil || ended == nil {
 		return nil, err
 	}
-	ending := &Ending{Plan: p.read(ask, &ended.Plan)}
+	ending := &Ending{Plan: p.read(needs, &ended.Plan)}
 	if p.usesServed(q, &ending.Plan) {
 		return nil, nil
 	}

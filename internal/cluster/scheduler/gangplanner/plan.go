@@ -72,9 +72,9 @@ type Plan struct {
 	// Exact is false where there may be a better plan, which places more members.
 	Exact bool
 
-	// ask is the question that was answered, and made the answer. They are not set where members were placed one by one.
-	ask  *gangplan.Question
-	made gang.Plan
+	// needs is what was planned, and made the plan. They are not set where members were placed one by one.
+	needs *gangplan.Requirements
+	made  gang.Plan
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
 }
@@ -91,55 +91,55 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 	if q.exceeds(len(q.View.Members) * signatureSteps) {
 		return Answer{}, gang.ErrSteps
 	}
-	ask, answer, err := p.ask(q, nil)
-	if err != nil || ask == nil {
+	needs, answer, err := p.requirements(q, nil)
+	if err != nil || needs == nil {
 		return answer, err
 	}
-	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans), q.Budget)
+	made, refusal, err := p.Model.Plans(q.Policy, needs.Keys, &needs.Gang, q.Held, max(1, q.Plans), q.Budget)
 	switch {
 	case err != nil:
 		return Answer{}, err
-	case p.needsDevices(ask):
-		return p.withDevices(ask, q, made, refusal)
+	case p.needsDevices(needs):
+		return p.withDevices(needs, q, made, refusal)
 	case refusal != nil:
 		return Answer{Refusal: refusal}, nil
 	}
 	result := Answer{}
 	for i := range made {
-		result.Plans = append(result.Plans, p.read(ask, &made[i]))
+		result.Plans = append(result.Plans, p.read(needs, &made[i]))
 	}
 	return result, nil
 }
 
-// ask makes the question for the planner of package gang, or answers why there is none. Pods that are gone take nothing of their nodes.
-func (p *Planner) ask(q *Question, gone map[types.UID]bool) (*gangplan.Question, Answer, error) {
-	ask, err := gangplan.Ask(gangplan.Input{View: q.View, Levels: q.Levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
+// requirements returns what the gang of a question requires, or answers why it cannot be planned. Pods that are gone take nothing of their nodes.
+func (p *Planner) requirements(q *Question, gone map[types.UID]bool) (*gangplan.Requirements, Answer, error) {
+	needs, err := gangplan.Require(gangplan.Input{View: q.View, Levels: q.Levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
 		node := q.Bound[pod.UID]
 		if node == "" {
 			return gang.Unbound, true
 		}
 		return p.Model.Index(node)
 	}})
-	if err != nil || ask.Problem != "" {
-		return nil, Answer{Problem: ask.Problem}, err
+	if err != nil || needs.Problem != "" {
+		return nil, Answer{Problem: needs.Problem}, err
 	}
-	if away := len(q.View.Members) - len(ask.Members); away > 0 && gangplan.Least(q.View) > len(ask.Members) {
+	if away := len(q.View.Members) - len(needs.Members); away > 0 && gangplan.Least(q.View) > len(needs.Members) {
 		return nil, Answer{Gone: away}, nil
 	}
-	if q.exceeds(len(ask.Classes) * len(q.Nodes) * capacitySteps) {
+	if q.exceeds(len(needs.Classes) * len(q.Nodes) * capacitySteps) {
 		return nil, Answer{}, gang.ErrSteps
 	}
-	p.limit(&ask, q, gone)
-	return &ask, Answer{}, nil
+	p.limit(&needs, q, gone)
+	return &needs, Answer{}, nil
 }
 
 // read returns a plan by the names of nodes.
-func (p *Planner) read(ask *gangplan.Question, made *gang.Plan) Plan {
-	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(ask.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact, ask: ask, made: *made}
-	for at, member := range ask.Gang.Members {
+func (p *Planner) read(needs *gangplan.Requirements, made *gang.Plan) Plan {
+	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(needs.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact, needs: needs, made: *made}
+	for at, member := range needs.Gang.Members {
 		if node := made.Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
-			pod := ask.Members[at]
-			plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
+			pod := needs.Members[at]
+			plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, needs.Gang.Classes[member.Class].Requests}
 		}
 	}
 	return plan
@@ -185,20 +185,20 @@ func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
 }
 
 // limit sets how many members rules that the model does not know let run on each node without the pods that are gone.
-func (p *Planner) limit(ask *gangplan.Question, q *Question, gone map[types.UID]bool) {
-	for c := range ask.Classes {
-		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
+func (p *Planner) limit(needs *gangplan.Requirements, q *Question, gone map[types.UID]bool) {
+	for c := range needs.Classes {
+		needs.Gang.Classes[c].Capacity = p.capacity(&needs.Classes[c], q, gone)
 	}
-	ask.Gang.Others = nil
-	shared := ask.Shared()
+	needs.Gang.Others = nil
+	shared := needs.Shared()
 	for _, name := range slices.Sorted(maps.Keys(shared)) {
 		if free, limited := p.others(name, q, gone); limited {
-			ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: shared[name], Free: free})
+			needs.Gang.Others = append(needs.Gang.Others, gang.Other{Wants: shared[name], Free: free})
 		}
 	}
 	// A port of the host that another pod uses is no capacity of the class.
-	for _, users := range ask.SharedPorts() {
-		ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: users, Free: slices.Repeat([]int64{1}, len(q.Nodes))})
+	for _, users := range needs.SharedPorts() {
+		needs.Gang.Others = append(needs.Gang.Others, gang.Other{Wants: users, Free: slices.Repeat([]int64{1}, len(q.Nodes))})
 	}
 }
 

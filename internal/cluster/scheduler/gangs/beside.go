@@ -34,7 +34,7 @@ type job struct {
 	// missed is true where devices have become free since it began, which the version of the model does not tell.
 	missed bool
 	// q is what was asked, with the plan, or what has to end for the gang. text says why there is no plan.
-	q    *question
+	q    *attempt
 	text string
 	err  error
 }
@@ -45,7 +45,7 @@ func (j *job) says() string {
 }
 
 // begin has a gang planned beside the scheduling cycles, and returns why its members wait.
-func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
+func (p *Plugin) begin(g *gang, q *attempt, nodes []fwk.NodeInfo) string {
 	r := p.gangs
 	r.mu.Lock()
 	switch {
@@ -104,12 +104,12 @@ func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 
 	// Plan the gang with the larger budget, and look for what has to end for it.
 	q := *j.q
-	q.beside = true
-	q.budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
+	q.Nodes, q.Beside = nodes, true
+	q.Budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
 		runtime.Gosched() // The scheduling cycle goes first where there is one core.
 		return j.stopped.Load() || p.ended.Err() != nil
 	}}
-	_, text, err := p.plan(&q, nodes)
+	_, text, err := p.plan(&q)
 	took := r.clock.Since(j.began)
 	switch {
 	case errors.Is(err, core.ErrSteps):
@@ -131,7 +131,7 @@ func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 }
 
 // lookIn is look in a copy of the state. What could not be decided in time is as if there was nothing.
-func (p *Plugin) lookIn(q *question, nodes []fwk.NodeInfo) (*search, error) {
+func (p *Plugin) lookIn(q *attempt, nodes []fwk.NodeInfo) (*search, error) {
 	began, f := p.gangs.clock.Now(), frozen{}
 	for _, node := range nodes {
 		f[node.Node().Name] = node
@@ -154,7 +154,7 @@ func (f frozen) usable(name string) bool { return isUsable(f[name]) }
 func (f frozen) has(name string, pod types.UID) bool { return hasPod(f[name], pod) }
 
 // conclude uses the result of a job in the cycle of a member, as decide does.
-func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
+func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (node, text string, asked *attempt, err error) {
 	r := p.gangs
 
 	// Leave the result to a member that gets a node by it.
@@ -178,7 +178,7 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	}
 
 	// There is no plan: keep why.
-	if j.q.made == nil || len(j.q.made.Places) == 0 {
+	if j.q.result == nil || len(j.q.result.Places) == 0 {
 		if _, text = r.answer(g, pod, j.q, nil, j.text); j.q.short {
 			asked = j.q
 		}
@@ -191,7 +191,7 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	// There is a plan: check it against the present state, without the lock, and keep it if its places are still free.
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
 	r.mu.Unlock()
-	renewed, kept, err := p.planner.Renew(p.asks(&q, q.view, nodes), j.q.made)
+	renewed, kept, err := p.planner.Renew(p.questionOf(&q, q.view), j.q.result)
 	r.mu.Lock()
 	if err != nil {
 		return "", "", nil, err
@@ -208,11 +208,11 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 
 // outdated returns why the result of a question is of no use: the gang is another one now. Members that have come in between are planned
 // later, but where segments depend on who there is. The caller holds the lock.
-func (r *registry) outdated(g *gang, q *question) string {
+func (r *registry) outdated(g *gang, q *attempt) string {
 	if r.gangs[q.key] != g {
 		return unknownGang
 	}
-	if g.changes == q.changes && maps.Equal(g.nodes(), q.bound) || r.covers(g, q) {
+	if g.changes == q.changes && maps.Equal(g.nodes(), q.Bound) || r.covers(g, q) {
 		return ""
 	}
 	g.wakeAt(r.clock.Now())
@@ -220,14 +220,14 @@ func (r *registry) outdated(g *gang, q *question) string {
 }
 
 // covers tells whether the members of a question are still as they were. The caller holds the lock.
-func (r *registry) covers(g *gang, q *question) bool {
+func (r *registry) covers(g *gang, q *attempt) bool {
 	view := r.build(g)
-	if !ready(view) || view.Min != q.view.Min || view.Done != q.view.Done || view.Topology != q.view.Topology || view.Topology.SegmentSize > 0 || !maps.Equal(g.nodes(), q.bound) {
+	if !ready(view) || view.Min != q.view.Min || view.Done != q.view.Done || view.Topology != q.view.Topology || view.Topology.SegmentSize > 0 || !maps.Equal(g.nodes(), q.Bound) {
 		return false
 	}
 	for _, old := range q.view.Members {
 		now := g.pods[old.UID]
-		if now == nil || !sameContent(old, now) || q.bound[old.UID] == "" && g.absent[old.UID] && !q.absent[old.UID] {
+		if now == nil || !sameContent(old, now) || q.Bound[old.UID] == "" && g.absent[old.UID] && !q.absent[old.UID] {
 			return false
 		}
 	}
@@ -295,7 +295,9 @@ func (r *registry) users(j *job) []*v1.Pod {
 }
 
 // places tells whether a member gets a node by the result.
-func (j *job) places(pod *v1.Pod) bool { return j.q.made != nil && j.q.made.Places[pod.UID].Node != "" }
+func (j *job) places(pod *v1.Pod) bool {
+	return j.q.result != nil && j.q.result.Places[pod.UID].Node != ""
+}
 
 // lateJob brings the member back that uses the result of a job: the queue loses one that is brought back in its own cycle. A result that
 // none uses for long is dropped, and so is that of a gang without its least number of members. The caller holds the lock.

@@ -436,14 +436,14 @@ func (s *scene) step(random *rand.Rand, counts map[string]int) {
 	}
 	counts["planned beside"]++
 	q := s.ask(g, g.priority(), s.plugin.model.Version(), s.infos())
-	q.budget = core.Budget{}
-	want, why, err := s.plugin.plan(&q, s.infos())
+	q.Budget = core.Budget{}
+	want, why, err := s.plugin.plan(&q)
 	job, work := g.job, s.jobs[jobs]
 	s.jobs[jobs] = func() {
 		work()
 		var got map[types.UID]gangplanner.Place
-		if job.q.made != nil {
-			got = job.q.made.Places
+		if job.q.result != nil {
+			got = job.q.result.Places
 		}
 		same := maps.EqualFunc(got, want, func(a, b gangplanner.Place) bool { return a.Node == b.Node })
 		if err != nil || job.err != nil || !same || job.text != why {

@@ -28,7 +28,7 @@ type cycle struct {
 	// plan is that of the gang when the node was chosen, nil where there was none.
 	plan *plan
 	// asked is the question that was answered with a refusal for lack of capacity in this cycle; nil for none.
-	asked *question
+	asked *attempt
 	// probe is true while PostFilter asks the other plugins.
 	probe bool
 }

@@ -171,9 +171,9 @@ func (p *Plugin) prepares(pod *v1.Pod) bool {
 
 // deallocate frees the devices of claims that only members without a node use, for a gang that does not fit with them: they were allocated
 // for a plan that was given up. The scheduler's own plugin does so only after its filter, which a gang without a plan does not reach.
-func (p *Plugin) deallocate(ctx context.Context, q *question) error {
+func (p *Plugin) deallocate(ctx context.Context, q *attempt) error {
 	waits := func(user resourceapi.ResourceClaimConsumerReference) bool {
-		return q.bound[user.UID] == "" && slices.ContainsFunc(q.view.Members, func(pod *v1.Pod) bool { return pod.UID == user.UID })
+		return q.Bound[user.UID] == "" && slices.ContainsFunc(q.view.Members, func(pod *v1.Pod) bool { return pod.UID == user.UID })
 	}
 	done := map[types.UID]bool{}
 	for _, pod := range q.view.Members {

@@ -28,9 +28,9 @@ func (r *registry) elect() {
 	}
 }
 
-// complete returns when a gang that can be placed had its least number of members first, as the creation of its members says; now where
+// completeSince returns when a gang that can be placed had its least number of members first, as the creation of its members says; now where
 // that is not before.
-func (r *registry) complete(view *gangplan.Gang) time.Time {
+func (r *registry) completeSince(view *gangplan.Gang) time.Time {
 	members := slices.Clone(view.Members)
 	slices.SortFunc(members, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	least := min(max(1, gangplan.Least(view)), len(members))

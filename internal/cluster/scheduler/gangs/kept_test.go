@@ -46,7 +46,7 @@ func TestGangsGone(t *testing.T) {
 			w.registry.remove(p)
 		case 4: // It ends pods, and its own end waits for a finalizer.
 			w.refuse(t, p)
-			w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{running(fmt.Sprintf("victim-%d", i), 8)}), false, 0)
+			w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{running(fmt.Sprintf("victim-%d", i), 8)}), false, 0)
 			bound.DeletionTimestamp, bound.Finalizers, bound.DeletionGracePeriodSeconds = &metav1.Time{Time: start}, []string{"example.com/keep"}, new(int64)
 			w.registry.set(bound)
 			w.registry.remove(bound)

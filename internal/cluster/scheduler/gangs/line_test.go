@@ -41,12 +41,12 @@ func (w *world) refuse(t *testing.T, p *v1.Pod, awaited ...*v1.Pod) string {
 }
 
 // unfit notes that a gang does not fit, and tells whether a reservation is sought for it.
-func (w *world) unfit(p *v1.Pod) (*question, bool) {
+func (w *world) unfit(p *v1.Pod) (*attempt, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	g := w.of(p)
 	w.build(g)
-	q := &question{key: g.key, view: g.view, changes: g.changes, short: true}
+	q := &attempt{key: g.key, view: g.view, changes: g.changes, short: true}
 	w.answer(g, p, q, nil, "too small")
 	return q, w.mayReserve(g, w.clock.Now(), w)
 }
@@ -266,7 +266,7 @@ func TestPreemptsWithReservation(t *testing.T) {
 	if w.refuse(t, p, victim); w.reserved() != "a on n0" || w.heldOn() != "" {
 		t.Fatalf("reserved is %q, and %q is held for plans of others", w.reserved(), w.heldOn())
 	}
-	w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{victim}), false, 0)
+	w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{victim}), false, 0)
 	if list := w.toEvict(); len(list) != 1 || w.reserved() != "a on n0" || w.line.first != nil {
 		t.Errorf("%d pods are to end, and reserved is %q", len(list), w.reserved())
 	}
@@ -290,7 +290,7 @@ func TestReservationText(t *testing.T) {
 			p := one("a", 0)
 			w.set(p)
 			w.refuse(t, p)
-			got := w.take(p, &question{changes: w.of(p).changes}, way1(p, test.preempts, test.pods), true, 0)
+			got := w.take(p, &attempt{changes: w.of(p).changes}, way1(p, test.preempts, test.pods), true, 0)
 			if want := "too small; places on 1 node are reserved for it until 2026-11-24T12:0"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, test.want) {
 				t.Errorf("got %q; want %q ... %q", got, want, test.want)
 			}
@@ -339,7 +339,7 @@ func TestBesides(t *testing.T) {
 			w.refuse(t, a, soon)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			q := &question{key: w.of(b).key, view: w.build(w.of(b)), short: true, left: map[string]v1.ResourceList{"n0": nil}}
+			q := &attempt{key: w.of(b).key, view: w.build(w.of(b)), short: true, Question: gangplanner.Question{Left: map[string]v1.ResourceList{"n0": nil}}}
 			if _, got := w.answer(w.of(b), b, q, nil, "too small"); got != test.want {
 				t.Errorf("got %q; want %q", got, test.want)
 			}
@@ -364,7 +364,7 @@ func TestPreemptions(t *testing.T) {
 		if !may() {
 			t.Fatal("the gang cannot end pods")
 		}
-		w.take(p, &question{changes: w.of(p).changes}, way1(p, true, pods), false, 0)
+		w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, pods), false, 0)
 	}
 	ended := func() string {
 		var list []string
@@ -459,7 +459,7 @@ func TestReservedUntil(t *testing.T) {
 			w.refuse(t, p)
 			w.mu.Lock()
 			g := w.of(p)
-			q := &question{changes: g.changes}
+			q := &attempt{changes: g.changes}
 			w.mu.Unlock()
 			w.take(p, q, way1(p, true, test.pods), false, 0)
 			if got := g.reservation.until.Sub(start); got != test.want {

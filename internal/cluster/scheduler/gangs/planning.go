@@ -17,42 +17,38 @@ import (
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// question is what to plan: a copy of what the registry knows of a gang.
-type question struct {
+// attempt is one planning of a gang: what is asked, by a copy of what the registry knows of the gang, and what came of it.
+type attempt struct {
+	// Question is what the planner is asked. Its View has the members that are planned.
+	gangplanner.Question
+	// key and view are those of the gang, with all members.
 	key    gangplan.Key
 	view   *gangplan.Gang
-	bound  map[types.UID]string
 	absent map[types.UID]bool
 	masks  map[string]mask
-	// held is what is held for others, left what the gang can use of nodes where places are reserved for others.
-	held     []*hold
-	promised []gangplanner.Place
-	left     map[string]v1.ResourceList
-	version  uint64
-	freed    uint64
-	// pause is how long the gang waits before it is planned again, if it is refused.
-	pause time.Duration
-	// changes is the number of changes of the gang that the question knows of.
+	// held is what is held for others.
+	held []*hold
+	// version, freed and changes are those of the model, of the holds and of the gang that the question knows of.
+	version uint64
+	freed   uint64
 	changes uint64
-	// budget bounds the work.
-	budget core.Budget
-	// asked is what the planner was asked, made the plan, and short is true where the answer was that the gang does not fit.
-	asked *gangplanner.Question
-	made  *gangplanner.Plan
-	short bool
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
-	// beside is true beside the scheduling cycles.
-	beside bool
+
+	// result is the plan, and short is true where the answer was that the gang does not fit.
+	result *gangplanner.Plan
+	short  bool
+	// pause is how long the gang waits before it is planned again, if it is refused.
+	pause time.Duration
 	// search is what was found that has to end for the gang; nil where that was not sought yet.
 	search *search
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
-func (q *question) members() (list, absent []*v1.Pod) {
+func (q *attempt) members() (list, absent []*v1.Pod) {
 	for _, pod := range q.view.Members {
 		switch {
-		case q.bound[pod.UID] != "":
+		case q.Bound[pod.UID] != "":
 			list = append(list, pod)
 		case len(pod.Spec.SchedulingGates) > 0:
 		case q.absent[pod.UID]:
@@ -66,7 +62,7 @@ func (q *question) members() (list, absent []*v1.Pod) {
 
 // decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state, and returns what was
 // asked if the gang does not fit.
-func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
+func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, asked *attempt, err error) {
 	r := p.gangs
 
 	// See whether the stage of the gang has the answer.
@@ -94,7 +90,7 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 	r.mu.Unlock()
 
 	began := r.clock.Now()
-	planned, text, err := p.plan(&q, nodes)
+	planned, text, err := p.plan(&q)
 	switch {
 	case errors.Is(err, core.ErrSteps):
 		return "", p.begin(g, &q, nodes), nil, nil
@@ -120,12 +116,32 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 }
 
 // ask returns what to plan for a gang. The caller holds the lock.
-func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) question {
+func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) attempt {
 	held := r.holds.others(&seeker{key: g.key, priority: priority})
-	return question{
-		budget: core.Budget{Steps: r.limits.CycleSteps},
-		key:    g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
-		held: held, promised: r.promised(held), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
+	masks, allowed := g.validMasks(r.clock.Now()), map[string]map[string]bool{}
+	for signature, m := range masks {
+		allowed[signature] = m.allowed
+	}
+	return attempt{
+		Question: gangplanner.Question{
+			Levels:   r.levels,
+			Bound:    g.nodes(),
+			Allowed:  allowed,
+			Nodes:    nodes,
+			Taken:    taken(held),
+			Left:     r.left(g, nodes),
+			Promised: r.promised(held),
+			Plans:    1,
+			Budget:   core.Budget{Steps: r.limits.CycleSteps},
+		},
+		key:     g.key,
+		view:    r.build(g),
+		absent:  maps.Clone(g.absent),
+		masks:   masks,
+		held:    held,
+		version: version,
+		freed:   r.holds.freed,
+		changes: g.changes,
 	}
 }
 
@@ -232,16 +248,16 @@ func (r *registry) pausing(g *gang, version uint64) string {
 }
 
 // answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
-func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
+func (r *registry) answer(g *gang, pod *v1.Pod, q *attempt, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
 	if text == "" && len(planned) == 0 {
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
 	if text != "" {
-		if len(q.left) > 0 {
+		if len(q.Left) > 0 {
 			text += r.besides(g)
 		}
 		r.refuse(g, &refusal{version: q.version, freed: q.freed, when: r.clock.Now(), text: text, devices: q.devices})
-		g.wakeAfterHold(len(q.held)+len(q.left) > 0, q.freed)
+		g.wakeAfterHold(len(q.held)+len(q.Left) > 0, q.freed)
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)
 		}
@@ -274,7 +290,7 @@ func (g *gang) nodes() map[types.UID]string {
 }
 
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
-func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
+func (p *Plugin) plan(q *attempt) (map[types.UID]gangplanner.Place, string, error) {
 	// Choose the members, and see whether they are enough.
 	view := *q.view
 	var absent []*v1.Pod
@@ -283,9 +299,9 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 	}
 
 	// Ask the planner.
-	q.asked = p.asks(q, &view, nodes)
+	question := p.questionOf(q, &view)
 	q.devices = p.planner.Devices != nil && slices.ContainsFunc(view.Members, p.planner.Devices.Needs)
-	answer, err := p.planner.Plan(q.asked)
+	answer, err := p.planner.Plan(question)
 
 	// Say why there is no plan.
 	switch {
@@ -299,18 +315,12 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 		q.short = true
 		return nil, gangplanner.Sentence(q.key, answer.Refusal, p.gangs.levels), nil
 	}
-	q.made = &answer.Plans[0]
-	return q.made.Places, "", nil
+	q.result = &answer.Plans[0]
+	return q.result.Places, "", nil
 }
 
-// asks returns what the planner is asked about members of a gang.
-func (p *Plugin) asks(q *question, view *gangplan.Gang, nodes []fwk.NodeInfo) *gangplanner.Question {
-	allowed := map[string]map[string]bool{}
-	for text, m := range q.masks {
-		allowed[text] = m.allowed
-	}
-	return &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Taken: taken(q.held), Promised: q.promised, Left: q.left,
-		Plans: 1, Budget: q.budget, Beside: q.beside,
-	}
+// questionOf sets what the question has of the plugin: its policy, what its model counts of the holds, and the members that are planned.
+func (p *Plugin) questionOf(q *attempt, view *gangplan.Gang) *gangplanner.Question {
+	q.Policy, q.Held, q.View = p.policy(), wanted(q.held, p.model), view
+	return &q.Question
 }

@@ -28,7 +28,7 @@ import (
 // makeWay looks for pods that have to end for a gang that does not fit: those of lower priorities, which it ends, or those that end by
 // themselves, if the gang is the first one in line. It reserves their places for the gang, and returns why it waits then; empty if
 // nothing is reserved.
-func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
+func (p *Plugin) makeWay(pod *v1.Pod, q *attempt) (string, error) {
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return "", fmt.Errorf("list nodes: %w", err)
@@ -70,7 +70,7 @@ type search struct {
 }
 
 // look looks for what has to end for a gang by the state of some nodes; nil where it is not the time for that.
-func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, error) {
+func (p *Plugin) look(q *attempt, nodes []fwk.NodeInfo, c cluster) (*search, error) {
 	r := p.gangs
 	r.mu.Lock()
 	g, now := r.gangs[q.key], r.clock.Now()
@@ -103,7 +103,7 @@ func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, er
 }
 
 // verify drops pods that were to end by an earlier state if they are not what has to end in the present one.
-func (p *Plugin) verify(q *question, s *search, nodes []fwk.NodeInfo) error {
+func (p *Plugin) verify(q *attempt, s *search, nodes []fwk.NodeInfo) error {
 	if s.found == nil || !s.found.preempts {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (p *Plugin) verify(q *question, s *search, nodes []fwk.NodeInfo) error {
 	}
 	present := r.ask(g, g.priority(), p.model.Version(), nodes)
 	r.mu.Unlock()
-	stands, err := p.planner.Stands(p.asks(&present, present.view, nodes), s.found.Ending, func(pod *v1.Pod) bool { return p.has(pod.Spec.NodeName, pod.UID) })
+	stands, err := p.planner.Stands(p.questionOf(&present, present.view), s.found.Ending, func(pod *v1.Pod) bool { return p.has(pod.Spec.NodeName, pod.UID) })
 	if err == nil && !stands {
 		s.found, s.reserve = nil, false
 	}
@@ -164,7 +164,7 @@ type way struct {
 }
 
 // preemption looks for pods of lower priorities.
-func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (*way, error) {
+func (p *Plugin) preemption(q *attempt, nodes []fwk.NodeInfo, priority int32) (*way, error) {
 	if !p.gangs.endable(nodes, q.version, priority) {
 		return nil, nil
 	}
@@ -178,7 +178,7 @@ func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (
 	}
 	disruptions := budgets.New(list)
 	for _, holders := range [][]gangplanner.Holder{terminating, running} {
-		ending, err := p.planner.End(q.asked, holders, disruptions)
+		ending, err := p.planner.End(&q.Question, holders, disruptions)
 		if err != nil {
 			return nil, err
 		}
@@ -190,8 +190,8 @@ func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (
 }
 
 // soonest looks for pods that end by themselves.
-func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo) (*way, error) {
-	ending, err := p.planner.End(q.asked, p.gangs.ending(nodes), budgets.New(nil))
+func (p *Plugin) soonest(q *attempt, nodes []fwk.NodeInfo) (*way, error) {
+	ending, err := p.planner.End(&q.Question, p.gangs.ending(nodes), budgets.New(nil))
 	if err != nil || ending == nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo) (*way, error) {
 }
 
 // take reserves what was found for the gang of a pod, and returns why the gang waits then.
-func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took time.Duration) string {
+func (r *registry) take(pod *v1.Pod, q *attempt, found *way, tried bool, took time.Duration) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()

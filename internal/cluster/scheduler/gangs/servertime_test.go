@@ -95,7 +95,7 @@ func TestClockOff(t *testing.T) {
 			p := one("a", 5)
 			w.set(p)
 			w.refuse(t, p)
-			w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{running("x", 8, deletedAt(40*time.Second))}), false, 0)
+			w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{running("x", 8, deletedAt(40*time.Second))}), false, 0)
 			until, _ := w.server.at(w.of(p).reservation.until)
 			return at(until)
 		}, "1m10s"},

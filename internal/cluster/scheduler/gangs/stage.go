@@ -137,7 +137,7 @@ func (r *registry) dequeueJob(g *gang) {
 }
 
 // startJob moves a gang to stagePlanning. The caller holds the lock.
-func (r *registry) startJob(g *gang, q *question) *job {
+func (r *registry) startJob(g *gang, q *attempt) *job {
 	j := &job{gang: g, began: r.clock.Now(), q: q}
 	r.enter(g, progress{stage: stagePlanning, job: j, kept: g.kept})
 	r.job = j
@@ -177,7 +177,7 @@ func (r *registry) overtaken(g *gang, j *job, free map[types.UID]gangplanner.Pla
 	g.kept = kept
 	g.next = now.Add(r.limits.retryAfter(kept.overtakings))
 	g.wakeAt(g.next)
-	places := len(j.q.made.Places)
+	places := len(j.q.result.Places)
 	return fmt.Sprintf("berth: gang %s is planned again, since %d of its %d places were taken while it was planned", g.name, places-len(free), places)
 }
 

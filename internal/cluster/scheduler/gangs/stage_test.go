@@ -120,7 +120,7 @@ func (w *world) to(t *testing.T, s stage) {
 	for i := range 2 {
 		w.set(pod(i, 2, ""))
 	}
-	q := &question{key: w.train().key, view: w.build(w.train())}
+	q := &attempt{key: w.train().key, view: w.build(w.train())}
 	switch s {
 	case stageUnplanned:
 	case stageRefused:
@@ -270,7 +270,7 @@ func (w *world) answerAs(t *testing.T, pods []*v1.Pod, text string) {
 	for _, p := range pods {
 		planned[p.UID] = gangplanner.Place{Pod: p, Node: "n0", Requests: w.requests(p)}
 	}
-	w.answer(g, pod(0, 2, ""), &question{key: g.key, view: w.build(g), short: true}, planned, text)
+	w.answer(g, pod(0, 2, ""), &attempt{key: g.key, view: w.build(g), short: true}, planned, text)
 }
 
 // overtake has all places but the first one of the job's plan taken.
@@ -282,7 +282,7 @@ func (w *world) overtake() {
 	for uid, p := range g.pods {
 		places[uid] = gangplanner.Place{Pod: p, Node: "n0", Requests: w.requests(p)}
 	}
-	g.job.q.made = &gangplanner.Plan{Places: places}
+	g.job.q.result = &gangplanner.Plan{Places: places}
 	kept := maps.Clone(places)
 	delete(kept, "uid-1")
 	w.overtaken(g, g.job, kept)
@@ -337,15 +337,15 @@ func TestStageWalk(t *testing.T) {
 			func() {
 				ofStage(func(g *gang) {
 					if w.job == nil {
-						w.startJob(g, &question{key: g.key, view: w.build(g)})
+						w.startJob(g, &attempt{key: g.key, view: w.build(g)})
 					}
 				}, stageUnplanned, stageRefused)
 			},
 			func() { ofStage(func(g *gang) { g.job.done, g.job.ended = true, w.clock.Now() }, stagePlanning) },
 			func() {
 				ofStage(func(g *gang) {
-					g.job.q.made = &gangplanner.Plan{Places: everybody(g)}
-					w.overtaken(g, g.job, g.job.q.made.Places)
+					g.job.q.result = &gangplanner.Plan{Places: everybody(g)}
+					w.overtaken(g, g.job, g.job.q.result.Places)
 				}, stagePlanning)
 			},
 			func() { w.overdue() },

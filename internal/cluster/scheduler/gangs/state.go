@@ -181,7 +181,7 @@ func (r *registry) build(g *gang) *gangplan.Gang {
 		g.view, g.ready, g.least = &view, ready(&view), gangplan.Least(&view)
 		g.turns = turns(view.Members)
 		if g.since.IsZero() && g.ready {
-			g.since = r.complete(&view)
+			g.since = r.completeSince(&view)
 		}
 	}
 	return g.view

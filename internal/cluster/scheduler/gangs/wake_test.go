@@ -12,6 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // TestWoken checks who is brought back to the queue, at once and at the keeper's looks.
@@ -300,7 +301,7 @@ func TestMembers(t *testing.T) {
 		view.Members = append(view.Members, pod(i, 2, ""))
 	}
 	view.Members[1].Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "later"}}
-	q := question{view: view, bound: map[types.UID]string{"uid-3": "n0"}, absent: map[types.UID]bool{"uid-2": true, "uid-3": true}}
+	q := attempt{view: view, Question: gangplanner.Question{Bound: map[types.UID]string{"uid-3": "n0"}}, absent: map[types.UID]bool{"uid-2": true, "uid-3": true}}
 	list, absent := q.members()
 	if names(list) != "0 3 4" || names(absent) != "2" {
 		t.Errorf("planned %s, absent %s; want 0 3 4 and 2", names(list), names(absent))

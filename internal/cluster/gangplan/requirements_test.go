@@ -34,9 +34,9 @@ func claims(name string) func(*corev1.Pod) {
 }
 
 // ask asks about a gang. Nodes n0 to n9 exist, by that index.
-func ask(t *testing.T, view *Gang) Question {
+func ask(t *testing.T, view *Gang) Requirements {
 	t.Helper()
-	q, err := Ask(Input{
+	q, err := Require(Input{
 		View: view, Levels: DefaultLevels(),
 		Node: func(p *corev1.Pod) (int, bool) {
 			switch name := p.Spec.NodeName; {
@@ -58,7 +58,7 @@ func ask(t *testing.T, view *Gang) Question {
 }
 
 // show writes the members as name/class@node.
-func show(q *Question) string {
+func show(q *Requirements) string {
 	var words []string
 	for i, m := range q.Gang.Members {
 		text := q.Members[i].Name + "/" + string(rune('0'+m.Class))
@@ -70,7 +70,7 @@ func show(q *Question) string {
 	return strings.Join(words, " ")
 }
 
-func TestQuestionMembers(t *testing.T) {
+func TestRequirementsMembers(t *testing.T) {
 	tests := map[string]struct {
 		view         Gang
 		want         string
