@@ -87,8 +87,8 @@ func (p *Planner) Stands(q *Question, ending *Ending, present func(*v1.Pod) bool
 	return p.Model.Stands(q.Policy, needs.Keys, &needs.Gang, q.Held, p.holders(holders, budgets.New(nil)), made, q.Budget)
 }
 
-// present returns what a plan was made for, and the plan, by the nodes that there are now. A member whose node does not exist any
-// more has none.
+// present returns what a plan was made for, and the plan, by the nodes that there are now. That of a member is gang.Gone where it does
+// not exist any more.
 func (p *Planner) present(q *Question, old *Plan, gone map[types.UID]bool) (*gangplan.Requirements, *gang.Plan, error) {
 	needs, made := *old.needs, old.made
 	needs.Gang.Members, needs.Gang.Classes = slices.Clone(needs.Gang.Members), slices.Clone(needs.Gang.Classes)
@@ -111,6 +111,7 @@ func (p *Planner) present(q *Question, old *Plan, gone map[types.UID]bool) (*gan
 		}
 		if place, has := old.Places[pod.UID]; has {
 			planned[place.Node] = true
+			made.Nodes[i] = gang.Gone
 			if at, known := p.Model.Index(place.Node); known {
 				made.Nodes[i] = at
 			}

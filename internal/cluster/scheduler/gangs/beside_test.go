@@ -247,7 +247,12 @@ func TestBeside(t *testing.T) {
 			}
 		}, "the gang of the pod is not known"},
 		"a node is deleted": {func(s *scene) { s.nodes = s.nodes[1:] }, "n"},
-		"a node is added":   {func(s *scene) { s.addNode() }, "n"},
+		"a node of the plan is deleted": {func(s *scene) {
+			s.work()
+			place := s.train().job.q.result.Places["uid-train-0"]
+			s.nodes = slices.DeleteFunc(s.nodes, func(n *liveNode) bool { return n.node.Name == place.Node })
+		}, "is planned again, since 2 of its 8 places were taken"},
+		"a node is added": {func(s *scene) { s.addNode() }, "n"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -269,6 +274,9 @@ func TestBeside(t *testing.T) {
 			text := s.cycle(first)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("the first member gets %q; want %q", text, test.want)
+			}
+			if g := s.of(first); test.want == "n" && (g.plan == nil || len(g.plan.nodes) < size) {
+				t.Errorf("the first member gets %q by the plan %v; want places for %d members", text, g.plan, size)
 			}
 			s.overdue()
 			if s.job != nil {
