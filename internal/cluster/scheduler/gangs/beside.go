@@ -65,8 +65,7 @@ func (p *Plugin) begin(g *gang, q *attempt, nodes []fwk.NodeInfo) string {
 	return text
 }
 
-// waitsForJob returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result. The caller
-// holds the lock.
+// waitsForJob returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result.
 func (r *registry) waitsForJob(g *gang) (text string, waits bool) {
 	switch {
 	case g.stage == stagePlanning && g.job.done:
@@ -79,7 +78,7 @@ func (r *registry) waitsForJob(g *gang) (text string, waits bool) {
 	return "", false
 }
 
-// queuedText is why a member waits whose gang is planned after another one. The caller holds the lock.
+// queuedText is why a member waits whose gang is planned after another one.
 func (r *registry) queuedText(g *gang) string {
 	return fmt.Sprintf("berth: gang %s is planned once gang %s is", g.name, r.job.gang.name)
 }
@@ -167,7 +166,7 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	r.mu.Unlock()
 
 	// Whatever comes of the result, it is used now.
-	defer func() { activate(p.handle, r.nextAfter(j)) }()
+	defer func() { activate(p.handle, p.finishJob(j)) }()
 	if j.err != nil {
 		return "", "", nil, j.err
 	}
@@ -207,7 +206,7 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 }
 
 // outdated returns why the result of a question is of no use: the gang is another one now. Members that have come in between are planned
-// later, but where segments depend on who there is. The caller holds the lock.
+// later, but where segments depend on who there is.
 func (r *registry) outdated(g *gang, q *attempt) string {
 	if r.gangs[q.key] != g {
 		return unknownGang
@@ -219,7 +218,7 @@ func (r *registry) outdated(g *gang, q *attempt) string {
 	return "the gang has changed while it was planned"
 }
 
-// covers tells whether the members of a question are still as they were. The caller holds the lock.
+// covers tells whether the members of a question are still as they were.
 func (r *registry) covers(g *gang, q *attempt) bool {
 	view := r.build(g)
 	if !ready(view) || view.Min != q.view.Min || view.Done != q.view.Done || view.Topology != q.view.Topology || view.Topology.SegmentSize > 0 || !maps.Equal(g.nodes(), q.Bound) {
@@ -234,8 +233,9 @@ func (r *registry) covers(g *gang, q *attempt) bool {
 	return true
 }
 
-// nextAfter ends a job whose result was used, and returns the members that can have their gangs planned now.
-func (r *registry) nextAfter(j *job) []*v1.Pod {
+// finishJob ends a job whose result was used, and returns the members that can have their gangs planned now.
+func (p *Plugin) finishJob(j *job) []*v1.Pod {
+	r := p.gangs
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endJob(j)
@@ -273,7 +273,7 @@ func (r *registry) nextJob() (list []*v1.Pod) {
 	return list
 }
 
-// planner returns a member of a gang that can plan it. The caller holds the lock.
+// planner returns a member of a gang that can plan it.
 func (r *registry) planner(g *gang) []*v1.Pod {
 	if list := r.leader(g); len(list) > 0 {
 		return list
@@ -284,7 +284,7 @@ func (r *registry) planner(g *gang) []*v1.Pod {
 	return nil
 }
 
-// users returns a member that uses the result of a job: one that gets a node by it, if there is a plan. The caller holds the lock.
+// users returns a member that uses the result of a job: one that gets a node by it, if there is a plan.
 func (r *registry) users(j *job) []*v1.Pod {
 	for _, pod := range j.q.view.Members {
 		if now := j.gang.pods[pod.UID]; now != nil && j.places(pod) && j.gang.waits(now) && !j.gang.absent[pod.UID] {
@@ -300,7 +300,7 @@ func (j *job) places(pod *v1.Pod) bool {
 }
 
 // lateJob brings the member back that uses the result of a job: the queue loses one that is brought back in its own cycle. A result that
-// none uses for long is dropped, and so is that of a gang without its least number of members. The caller holds the lock.
+// none uses for long is dropped, and so is that of a gang without its least number of members.
 func (r *registry) lateJob(g *gang, now time.Time) []*v1.Pod {
 	j := g.job
 	if j == nil {

@@ -289,7 +289,7 @@ func (r *registry) replan(pod *v1.Pod, allowed map[string]bool, reason string) r
 	return r.release(g, reason)
 }
 
-// validMasks returns the masks whose time is not over. The caller holds the lock.
+// validMasks returns the masks whose time is not over.
 func (g *gang) validMasks(now time.Time) map[string]mask {
 	valid := map[string]mask{}
 	for text, m := range g.masks {

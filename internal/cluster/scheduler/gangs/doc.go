@@ -19,7 +19,7 @@
 //	    the plan takes more than a cycle may       begin (beside.go): startJob, queueJob     planning, queued
 //	    the job has a result                       conclude (beside.go): adopt, refuse       placing, refused
 //	    places of the result were taken            conclude (beside.go): overtaken           unplanned
-//	a result is used, or none uses it              nextAfter, lateJob (beside.go)            unplanned
+//	a result is used, or none uses it              finishJob, lateJob (beside.go)            unplanned
 //	a job ends, and a gang is queued               nextJob (beside.go)                       queued: its turn comes
 //	no node passes, and the gang does not fit      PostFilter, makeWay, take (preempt.go)    refused, with a reservation
 //	another plugin refuses a member                setAbsent (cycle.go): release             unplanned

@@ -157,7 +157,7 @@ func (r *registry) leads(pod, gone *v1.Pod) bool {
 	return true
 }
 
-// first tells whether a pod is the member of its gang that plans it. The caller holds the lock.
+// first tells whether a pod is the member of its gang that plans it.
 func (r *registry) first(g *gang, pod *v1.Pod) bool {
 	list := r.leader(g)
 	return len(list) == 0 || list[0].UID == pod.UID

@@ -46,7 +46,6 @@ func (r *registry) gone(pod *v1.Pod, stale bool) released {
 }
 
 // keepPlace holds the place of a member that a gang has lost which needs it, so that the member that takes its place gets it before others.
-// The caller holds the lock.
 func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 	if g.presence != presenceWhole || pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || !r.ours(pod) {
 		return
@@ -145,7 +144,7 @@ func withUID(list []v1.Pod, uid types.UID) *v1.Pod {
 }
 
 // forget forgets a gang whose pods have all succeeded a while ago, and returns whether it did: no other pod takes the place of one that has
-// failed. The caller holds the lock.
+// failed.
 func (r *registry) forget(g *gang) bool {
 	if g.ended.IsZero() || r.clock.Since(g.ended) < r.limits.Lost {
 		return false

@@ -177,7 +177,7 @@ func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
 	return cmp.Or(podGroupUnit(pod), "pod/"+string(pod.UID)), nil
 }
 
-// divide returns the units of pods on nodes that belong together. The caller holds the lock.
+// divide returns the units of pods on nodes that belong together.
 func (r *registry) divide(name string, g *gang, pods []*v1.Pod) []unit {
 	core := len(pods)
 	if g != nil {

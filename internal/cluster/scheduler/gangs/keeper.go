@@ -126,7 +126,7 @@ func (r *registry) unsaid() (list []partly) {
 	return list
 }
 
-// unsaidOf returns what an event has to say of one gang, if anything. The caller holds the lock.
+// unsaidOf returns what an event has to say of one gang, if anything.
 func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, found bool) {
 	long := !g.waiting && now.Sub(g.seen) >= r.limits.Say
 	if g.ready {
@@ -193,7 +193,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	return again, lost
 }
 
-// late gives up a plan that makes no progress, and returns the members of a gang that are to be tried again. The caller holds the lock.
+// late gives up a plan that makes no progress, and returns the members of a gang that are to be tried again.
 func (r *registry) late(g *gang, now time.Time) (again []released) {
 	if g.stage == stagePlacing && len(g.plan.preparing) == 0 && now.Sub(g.plan.progress) > r.limits.Reserve {
 		for uid := range g.plan.nodes {
@@ -218,7 +218,7 @@ func (r *registry) late(g *gang, now time.Time) (again []released) {
 }
 
 // partly returns the members of a gang that has been bound in part for too long. The time of a gang begins when a binding fails: it takes
-// as long as its volumes and devices need. The caller holds the lock.
+// as long as its volumes and devices need.
 func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 	if g.presence != presencePartial || !r.elected.Load() {
 		return l, false
@@ -246,7 +246,7 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 
 // binding tells whether all members of the plan are being bound, and no binding has failed. PreBind can take 10 minutes: that is how long
 // VolumeBinding waits for a volume (1.37.1, pkg/scheduler/apis/config/v1/defaults.go:196), and DynamicResources for the conditions of a
-// device (pkg/scheduler/apis/config/types_pluginargs.go:289). The caller holds the lock.
+// device (pkg/scheduler/apis/config/types_pluginargs.go:289).
 func (g *gang) binding() bool { return g.stage == stageBinding && len(g.failing) == 0 }
 
 // wasWhole tells whether a gang that is bound in part was bound as a whole earlier, and has lost members: it goes on. That is so, too,

@@ -196,7 +196,7 @@ func (r *registry) bind(pod *v1.Pod, node string) []*v1.Pod {
 	return r.finish(g, pod.UID)
 }
 
-// placed notes that a member has a node. The caller holds the lock.
+// placed notes that a member has a node.
 func (r *registry) placed(g *gang, pod types.UID) released {
 	if g.stage == stagePlacing && g.plan.nodes[pod] != "" {
 		r.holds.remove(pod)

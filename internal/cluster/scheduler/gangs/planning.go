@@ -115,7 +115,7 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 	return node, text, asked, nil
 }
 
-// ask returns what to plan for a gang. The caller holds the lock.
+// ask returns what to plan for a gang.
 func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) attempt {
 	held := r.holds.others(&seeker{key: g.key, priority: priority})
 	masks, allowed := g.validMasks(r.clock.Now()), map[string]map[string]bool{}
@@ -145,7 +145,7 @@ func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.Node
 	}
 }
 
-// left returns what the members of a gang can use of nodes where places are reserved for others. The caller holds the lock.
+// left returns what the members of a gang can use of nodes where places are reserved for others.
 func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceList {
 	if r.line.first == nil && len(r.errands.evictions) == 0 && r.holds.count.Load() == 0 {
 		return nil
@@ -189,7 +189,7 @@ func together(pods []*v1.Pod, now time.Time) (who seeker) {
 const unknownGang = "the gang of the pod is not known"
 
 // nodeByStage returns the node of a member, or why it has none, as far as the stage of the gang says; both are empty where the gang is to
-// be planned. The caller holds the lock.
+// be planned.
 func (r *registry) nodeByStage(g *gang, pod *v1.Pod, version uint64) (node, text string) {
 	now := r.clock.Now()
 	r.holds.expire(now)
@@ -231,7 +231,7 @@ func (r *registry) nodeByStage(g *gang, pod *v1.Pod, version uint64) (node, text
 	return "", ""
 }
 
-// pausing returns why a gang is not planned now, and has it planned later. The caller holds the lock.
+// pausing returns why a gang is not planned now, and has it planned later.
 func (r *registry) pausing(g *gang, version uint64) string {
 	if f := g.refusal; f != nil {
 		if f.version != version || f.freed != r.holds.freed {
@@ -247,7 +247,7 @@ func (r *registry) pausing(g *gang, version uint64) string {
 	return text
 }
 
-// answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
+// answer keeps what was planned, or why there is no plan, and returns it for one member.
 func (r *registry) answer(g *gang, pod *v1.Pod, q *attempt, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
 	if text == "" && len(planned) == 0 {
 		text = gangplanner.NoMore(q.view, r.levels)
@@ -276,7 +276,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *attempt, planned map[types.UI
 	return node, ""
 }
 
-// nodes are those of the members that have one, as far as this scheduler knows. The caller holds the lock.
+// nodes are those of the members that have one, as far as this scheduler knows.
 func (g *gang) nodes() map[types.UID]string {
 	nodes := map[types.UID]string{}
 	for uid, pod := range g.pods {

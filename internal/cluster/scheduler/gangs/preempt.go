@@ -234,8 +234,7 @@ func (r *registry) take(pod *v1.Pod, q *attempt, found *way, tried bool, took ti
 	return g.reason(g.refusal.text)
 }
 
-// isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one. The caller holds the
-// lock.
+// isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one.
 func (r *registry) isBehind(g *gang) bool {
 	other := r.line.first
 	return other != nil && other != g && !r.precedes(g, other)
@@ -287,7 +286,7 @@ type eviction struct {
 	member *v1.Pod
 }
 
-// evict has the keeper end the pods for which the reservation of a gang waits. The caller holds the lock.
+// evict has the keeper end the pods for which the reservation of a gang waits.
 func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 	var longest time.Duration
 	leader := r.build(g).Members[0]

@@ -46,7 +46,7 @@ func (o *occupancy) restartPartial(now time.Time) {
 	}
 }
 
-// note notes whether a gang has its least number of members on nodes. The caller holds the lock.
+// note notes whether a gang has its least number of members on nodes.
 func (r *registry) note(g *gang) {
 	g.dirty, g.gained = false, false
 	view, have := r.build(g), 0
@@ -76,7 +76,7 @@ func (r *registry) note(g *gang) {
 }
 
 // beforeLoss notes whether a gang has its least number of members on nodes, before it loses a member: the keeper may not have looked since
-// the last one got its node. The caller holds the lock.
+// the last one got its node.
 func (r *registry) beforeLoss(g *gang) {
 	if g.gained {
 		r.note(g)

@@ -138,7 +138,7 @@ func grace(pod *v1.Pod) time.Duration {
 // mostGrace bounds how long a pod that ends is waited for: a longer time says nothing.
 const mostGrace = 24 * time.Hour
 
-// grant keeps a reservation of a gang in place of the one that it has. The caller holds the lock.
+// grant keeps a reservation of a gang in place of the one that it has.
 func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	r.revoke(g)
 	if r.line.first != nil && !res.preempts {
@@ -162,7 +162,7 @@ func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	}
 }
 
-// revoke ends the reservation of a gang. The caller holds the lock.
+// revoke ends the reservation of a gang.
 func (r *registry) revoke(g *gang) {
 	if g.reservation == nil {
 		return
@@ -181,8 +181,7 @@ func (r *registry) revoke(g *gang) {
 	}
 }
 
-// review ends a reservation that is of no use any more: that of a gang that does not wait, and one whose time is over. The caller holds the
-// lock.
+// review ends a reservation that is of no use any more: that of a gang that does not wait, and one whose time is over.
 func (r *registry) review(g *gang, now time.Time) {
 	if !g.ready {
 		g.endShortage()
@@ -199,7 +198,7 @@ func (r *registry) review(g *gang, now time.Time) {
 }
 
 // precedes tells whether a gang gets a reservation before another one: one of a higher priority, and of those the one that was complete
-// first. After a turn a gang is the last one in line. The caller holds the lock.
+// first. After a turn a gang is the last one in line.
 func (r *registry) precedes(a, b *gang) bool {
 	return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.place().Compare(b.place()), cmp.Compare(a.name, b.name)) < 0
 }
@@ -213,8 +212,8 @@ func (g *gang) priority() int32 {
 }
 
 // mayReserve tells whether a reservation for the first gang in line can be sought for a gang that does not fit; it has the gang planned
-// again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be
-// used any more. The caller holds the lock.
+// again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be used
+// any more.
 func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 	if r.limits.Starve < 0 || g.short.IsZero() || r.line.first != nil && r.line.first != g && !r.precedes(g, r.line.first) {
 		return false
@@ -265,7 +264,7 @@ type cluster interface {
 	has(node string, pod types.UID) bool
 }
 
-// mayPreempt tells whether a gang that does not fit can end pods now. The caller holds the lock.
+// mayPreempt tells whether a gang that does not fit can end pods now.
 func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 	if res := g.reservation; res != nil && res.preempts {
 		if !r.over(res, c) {
@@ -290,7 +289,7 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 
 func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// reason says why a gang waits, and for what, if something is reserved for it. The caller holds the lock.
+// reason says why a gang waits, and for what, if something is reserved for it.
 func (g *gang) reason(text string) string {
 	if g.reservation == nil {
 		return text
@@ -334,8 +333,7 @@ func (r *registry) keeps(held *hold) string {
 	return made.String()
 }
 
-// besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is. The caller
-// holds the lock.
+// besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is.
 func (r *registry) besides(g *gang) string {
 	places := func(yield func(*hold) bool) {
 		for _, held := range r.holds.byPod {

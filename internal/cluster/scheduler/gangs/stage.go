@@ -84,7 +84,7 @@ func newPlan(now time.Time) *plan {
 	return &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, preparing: map[types.UID]bool{}, progress: now, decided: make(chan struct{})}
 }
 
-// enter moves a gang to a stage, and ends what belonged to the one before and is not part of the new one. The caller holds the lock.
+// enter moves a gang to a stage, and ends what belonged to the one before and is not part of the new one.
 func (r *registry) enter(g *gang, next progress) {
 	old := g.progress
 	g.progress = next
@@ -112,31 +112,31 @@ func (r *registry) enter(g *gang, next progress) {
 	}
 }
 
-// forgetRefusal moves a refused gang to stageUnplanned: it is to be planned, not to be refused as before. The caller holds the lock.
+// forgetRefusal moves a refused gang to stageUnplanned: it is to be planned, not to be refused as before.
 func (r *registry) forgetRefusal(g *gang) {
 	if g.stage == stageRefused {
 		r.enter(g, progress{stage: stageUnplanned})
 	}
 }
 
-// refuse moves a gang to stageRefused. The caller holds the lock.
+// refuse moves a gang to stageRefused.
 func (r *registry) refuse(g *gang, why *refusal) {
 	r.enter(g, progress{stage: stageRefused, refusal: why})
 }
 
-// queueJob moves a gang to stageQueued. The caller holds the lock.
+// queueJob moves a gang to stageQueued.
 func (r *registry) queueJob(g *gang) {
 	r.enter(g, progress{stage: stageQueued, kept: g.kept})
 }
 
-// dequeueJob moves a queued gang to stageUnplanned. The caller holds the lock.
+// dequeueJob moves a queued gang to stageUnplanned.
 func (r *registry) dequeueJob(g *gang) {
 	if g.stage == stageQueued {
 		r.enter(g, progress{stage: stageUnplanned, kept: g.kept})
 	}
 }
 
-// startJob moves a gang to stagePlanning. The caller holds the lock.
+// startJob moves a gang to stagePlanning.
 func (r *registry) startJob(g *gang, q *attempt) *job {
 	j := &job{gang: g, began: r.clock.Now(), q: q}
 	r.enter(g, progress{stage: stagePlanning, job: j, kept: g.kept})
@@ -144,14 +144,14 @@ func (r *registry) startJob(g *gang, q *attempt) *job {
 	return j
 }
 
-// endJob moves the gang of a job to stageUnplanned, unless the use of the result has moved it elsewhere. The caller holds the lock.
+// endJob moves the gang of a job to stageUnplanned, unless the use of the result has moved it elsewhere.
 func (r *registry) endJob(j *job) {
 	if j.gang.job == j {
 		r.enter(j.gang, progress{stage: stageUnplanned, kept: j.gang.kept})
 	}
 }
 
-// abandon moves a gang to stageUnplanned, whatever its stage is. The caller holds the lock.
+// abandon moves a gang to stageUnplanned, whatever its stage is.
 func (r *registry) abandon(g *gang) {
 	r.enter(g, progress{stage: stageUnplanned})
 }
@@ -161,7 +161,7 @@ const keptPrefix = "planned/"
 
 // overtaken moves a gang to stageUnplanned of whose plan places were taken while it was made, and returns why the gang waits. The places
 // that are still free are held while it is planned again, so that it cannot be overtaken for ever. From the third time in a row on it waits
-// before that. The caller holds the lock.
+// before that.
 func (r *registry) overtaken(g *gang, j *job, free map[types.UID]gangplanner.Place) string {
 	kept := keptPlaces{overtakings: g.kept.overtakings + 1}
 	r.enter(g, progress{stage: stageUnplanned})
@@ -182,12 +182,11 @@ func (r *registry) overtaken(g *gang, j *job, free map[types.UID]gangplanner.Pla
 }
 
 // leaveToOthers moves a gang to stageUnplanned whose plan has no place for the member that asked: one of those with a place plans it again.
-// The caller holds the lock.
 func (r *registry) leaveToOthers(g *gang) {
 	r.enter(g, progress{stage: stageUnplanned, kept: keptPlaces{holds: g.kept.holds}})
 }
 
-// adopt moves a gang to stagePlacing, and holds the places of its plan. The caller holds the lock.
+// adopt moves a gang to stagePlacing, and holds the places of its plan.
 func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	p := newPlan(r.clock.Now())
 	r.enter(g, progress{stage: stagePlacing, plan: p})
@@ -214,7 +213,7 @@ func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 	p.shares = gangplan.SharedClaim(pods) != ""
 }
 
-// startBinding moves a gang to stageBinding: all members of its plan are reserved. The caller holds the lock.
+// startBinding moves a gang to stageBinding: all members of its plan are reserved.
 func (r *registry) startBinding(g *gang) {
 	p := g.plan
 	r.enter(g, progress{stage: stageBinding, plan: p})
@@ -225,8 +224,7 @@ func (r *registry) startBinding(g *gang) {
 	}
 }
 
-// bindAgain moves a gang to stageBinding whose plan is done: a member is reserved again whose binding had failed. The caller holds the
-// lock.
+// bindAgain moves a gang to stageBinding whose plan is done: a member is reserved again whose binding had failed.
 func (r *registry) bindAgain(g *gang) {
 	p := newPlan(r.clock.Now())
 	p.permitted, p.preparing = true, nil
@@ -235,7 +233,7 @@ func (r *registry) bindAgain(g *gang) {
 }
 
 // finish takes a member from the plan, and moves the gang to stageUnplanned with the last one. It then returns the first of those that came
-// too late for the plan. The caller holds the lock.
+// too late for the plan.
 func (r *registry) finish(g *gang, pod types.UID) []*v1.Pod {
 	held := r.holds.byPod[pod] != nil
 	r.holds.remove(pod)
@@ -266,8 +264,8 @@ func (out *released) add(more released) {
 	out.waiting, out.pods, out.reason = append(out.waiting, more.waiting...), append(out.pods, more.pods...), cmp.Or(more.reason, out.reason)
 }
 
-// release moves a gang from stagePlacing to stageUnplanned. The caller holds the lock, and ends the wait of the members without it. From
-// the third plan in a row on the gang waits before the next one, so that it does not take the place of others in the queue.
+// release moves a gang from stagePlacing to stageUnplanned. The caller ends the wait of the members without the lock. From the third plan
+// in a row on the gang waits before the next one, so that it does not take the place of others in the queue.
 func (r *registry) release(g *gang, reason string) released {
 	if g.stage != stagePlacing {
 		return released{}

@@ -169,10 +169,10 @@ func TestStages(t *testing.T) {
 		"the plan is made":         func(_ *testing.T, w *world) { w.answerAs(t, []*v1.Pod{pod(0, 2, ""), pod(1, 2, "")}, "") },
 		"the plan is for others":   func(_ *testing.T, w *world) { w.answerAs(t, []*v1.Pod{pod(1, 2, "")}, "") },
 		"its places were taken":    func(_ *testing.T, w *world) { w.overtake() },
-		"the result is used":       func(_ *testing.T, w *world) { w.nextAfter(w.train().job) },
+		"the result is used":       func(_ *testing.T, w *world) { (&Plugin{gangs: w.registry}).finishJob(w.train().job) },
 		"the job is free":          func(_ *testing.T, w *world) { w.nextJob() },
 		"the members become gated": func(_ *testing.T, w *world) { gate(w) },
-		"the result is not used":   func(_ *testing.T, w *world) { finishJob(w); w.clock.Step(w.limits.Reserve + 1); w.overdue() },
+		"the result is not used":   func(_ *testing.T, w *world) { endPlanning(w); w.clock.Step(w.limits.Reserve + 1); w.overdue() },
 		"a plan in a cycle begins": func(_ *testing.T, w *world) { w.dequeueJob(w.train()) },
 		"a member is absent no more": func(_ *testing.T, w *world) {
 			w.train().absent["uid-0"] = true
@@ -256,7 +256,7 @@ func gate(w *world) {
 	w.overdue()
 }
 
-func finishJob(w *world) {
+func endPlanning(w *world) {
 	w.train().job.done, w.train().job.ended = true, w.clock.Now()
 }
 

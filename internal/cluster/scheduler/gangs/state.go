@@ -16,7 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
-// registry has the gangs of a cluster.
+// registry has the gangs of a cluster. One lock guards them all: its methods that take a gang or a job, and the methods of a gang, are
+// called with the lock, and so are those whose comment says so. The others take it.
 type registry struct {
 	clock  clock.PassiveClock
 	levels gangplan.Levels
@@ -170,7 +171,7 @@ func (r *registry) of(pod *v1.Pod) *gang {
 	return r.gangs[key]
 }
 
-// build returns the view of a gang. The caller holds the lock.
+// build returns the view of a gang.
 func (r *registry) build(g *gang) *gangplan.Gang {
 	if g.view == nil {
 		pods := make([]*v1.Pod, 0, len(g.pods))
@@ -249,7 +250,7 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 	return out
 }
 
-// change notes that a pod is another one than before, or new. The caller holds the lock.
+// change notes that a pod is another one than before, or new.
 func (r *registry) change(g *gang, old, pod *v1.Pod) {
 	g.dirty = true
 	same := old != nil && sameContent(old, pod)
@@ -284,7 +285,7 @@ func minimumOf(pod *v1.Pod) string {
 }
 
 // swap puts the new state of a member in the place of an old one whose content is the same. The view is copied, since a plan may be made of
-// it. The caller holds the lock.
+// it.
 func (r *registry) swap(g *gang, old, pod *v1.Pod) bool {
 	if g.view == nil {
 		return false
@@ -303,7 +304,7 @@ func (r *registry) swap(g *gang, old, pod *v1.Pod) bool {
 	return true
 }
 
-// awaken returns the members of a gang that can be placed now and could not before. The caller holds the lock.
+// awaken returns the members of a gang that can be placed now and could not before.
 func (r *registry) awaken(g *gang) []*v1.Pod {
 	if g.ready || len(g.pods) < g.least {
 		return nil
@@ -355,7 +356,7 @@ func sameMap(a, b map[string]string) bool {
 	return true
 }
 
-// pending are the members that have no node, and none that is being bound. The caller holds the lock.
+// pending are the members that have no node, and none that is being bound.
 func (r *registry) pending(g *gang) (list []*v1.Pod) {
 	for _, pod := range r.build(g).Members {
 		if g.waits(pod) {
@@ -365,13 +366,13 @@ func (r *registry) pending(g *gang) (list []*v1.Pod) {
 	return list
 }
 
-// waits tells whether a member can be given a node. One with scheduling gates cannot. The caller holds the lock.
+// waits tells whether a member can be given a node. One with scheduling gates cannot.
 func (g *gang) waits(pod *v1.Pod) bool {
 	return pod.Spec.NodeName == "" && g.bound[pod.UID] == "" && len(pod.Spec.SchedulingGates) == 0 &&
 		(g.stage != stageBinding || g.plan.nodes[pod.UID] == "")
 }
 
-// leader returns the member that plans the gang, the first that waits for a node; none while there is a plan. The caller holds the lock.
+// leader returns the member that plans the gang, the first that waits for a node; none while there is a plan.
 func (r *registry) leader(g *gang) []*v1.Pod {
 	if g.plan != nil {
 		return nil

@@ -13,20 +13,20 @@ type wakeup struct {
 	afterPlan bool
 }
 
-// wakeAt has a member brought back at a time, or earlier. The caller holds the lock.
+// wakeAt has a member brought back at a time, or earlier.
 func (w *wakeup) wakeAt(when time.Time) {
 	if w.wake.IsZero() || when.Before(w.wake) {
 		w.wake = when
 	}
 }
 
-// cancelWake has no member brought back at a time. The caller holds the lock.
+// cancelWake has no member brought back at a time.
 func (w *wakeup) cancelWake() { w.wake = time.Time{} }
 
-// wakeAfterHold tells whether a member is brought back when more holds have ended than now. The caller holds the lock.
+// wakeAfterHold tells whether a member is brought back when more holds have ended than now.
 func (w *wakeup) wakeAfterHold(wanted bool, freed uint64) { w.afterHold, w.freed = wanted, freed }
 
-// woken tells whether a member is to be brought back to plan the gang, once. The caller holds the lock.
+// woken tells whether a member is to be brought back to plan the gang, once.
 func (g *gang) woken(now time.Time, freed uint64) bool {
 	woken := false
 	if !g.wake.IsZero() && !now.Before(g.wake) {
