@@ -118,8 +118,18 @@ type placed struct {
 
 func (p *Planner) oneByOne(needs *gangplan.Requirements, q *Question, places *model.Trial, devices Trial) *oneByOne {
 	o := &oneByOne{
-		Planner: p, needs: needs, q: q, places: places, devices: devices, topology: p.Model.Topology(needs.Keys), nodes: make([]fwk.NodeInfo, p.Model.Len()),
-		refused: map[[2]int]bool{}, why: map[[2]int]string{}, units: units(needs), bestLevel: needs.Required, steps: mostSteps + 4*len(needs.Members),
+		Planner:   p,
+		needs:     needs,
+		q:         q,
+		places:    places,
+		devices:   devices,
+		topology:  p.Model.Topology(needs.Keys),
+		nodes:     make([]fwk.NodeInfo, p.Model.Len()),
+		refused:   map[[2]int]bool{},
+		why:       map[[2]int]string{},
+		units:     units(needs),
+		bestLevel: needs.Required,
+		steps:     mostSteps + 4*len(needs.Members),
 	}
 	for position, node := range q.Nodes {
 		o.nodes[p.Model.At(position)] = node

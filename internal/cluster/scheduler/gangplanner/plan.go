@@ -111,15 +111,21 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 	return result, nil
 }
 
-// requirements returns what the gang of a question requires, or answers why it cannot be planned. Pods that are gone take nothing of their nodes.
+// requirements returns what the gang of a question requires, or answers why it cannot be planned. Pods that are gone take nothing of their
+// nodes.
 func (p *Planner) requirements(q *Question, gone map[types.UID]bool) (*gangplan.Requirements, Answer, error) {
-	needs, err := gangplan.Require(gangplan.Input{View: q.View, Levels: q.Levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
-		node := q.Bound[pod.UID]
-		if node == "" {
-			return gang.Unbound, true
-		}
-		return p.Model.Index(node)
-	}})
+	needs, err := gangplan.Require(gangplan.Input{
+		View:     q.View,
+		Levels:   q.Levels,
+		Requests: p.requests,
+		Node: func(pod *v1.Pod) (int, bool) {
+			node := q.Bound[pod.UID]
+			if node == "" {
+				return gang.Unbound, true
+			}
+			return p.Model.Index(node)
+		},
+	})
 	if err != nil || needs.Problem != "" {
 		return nil, Answer{Problem: needs.Problem}, err
 	}
@@ -135,7 +141,14 @@ func (p *Planner) requirements(q *Question, gone map[types.UID]bool) (*gangplan.
 
 // read returns a plan by the names of nodes.
 func (p *Planner) read(needs *gangplan.Requirements, made *gang.Plan) Plan {
-	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(needs.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact, needs: needs, made: *made}
+	plan := Plan{
+		Places: map[types.UID]Place{},
+		Level:  p.Model.Topology(needs.Keys).Name(made.Level),
+		Domain: made.Domain,
+		Exact:  made.Exact,
+		needs:  needs,
+		made:   *made,
+	}
 	for at, member := range needs.Gang.Members {
 		if node := made.Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
 			pod := needs.Members[at]

@@ -86,7 +86,14 @@ func (r *registry) queuedText(g *gang) string {
 // copy returns a plugin that plans on a copy of the present state, and the nodes of that. The scheduler changes its own in place.
 func (p *Plugin) copy(nodes []fwk.NodeInfo) (*Plugin, []fwk.NodeInfo) {
 	m, policy := p.model.Copy(), p.policy()
-	c := &Plugin{handle: p.handle, model: m, gangs: p.gangs, planner: gangplanner.Planner{Model: m, Devices: p.planner.Devices}, policy: func() string { return policy }, ended: p.ended}
+	c := &Plugin{
+		handle:  p.handle,
+		model:   m,
+		gangs:   p.gangs,
+		planner: gangplanner.Planner{Model: m, Devices: p.planner.Devices},
+		policy:  func() string { return policy },
+		ended:   p.ended,
+	}
 	if p.planner.Claims != nil {
 		c.planner.Claims = claims.New(p.handle.SharedDRAManager(), m)
 	}
@@ -221,7 +228,8 @@ func (r *registry) outdated(g *gang, q *attempt) string {
 // covers tells whether the members of a question are still as they were.
 func (r *registry) covers(g *gang, q *attempt) bool {
 	view := r.build(g)
-	if !ready(view) || view.Min != q.view.Min || view.Done != q.view.Done || view.Topology != q.view.Topology || view.Topology.SegmentSize > 0 || !maps.Equal(g.nodes(), q.Bound) {
+	same := view.Min == q.view.Min && view.Done == q.view.Done && view.Topology == q.view.Topology && maps.Equal(g.nodes(), q.Bound)
+	if !ready(view) || !same || view.Topology.SegmentSize > 0 {
 		return false
 	}
 	for _, old := range q.view.Members {

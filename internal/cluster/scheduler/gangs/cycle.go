@@ -78,7 +78,12 @@ const bindTime = 2 * time.Second
 
 // seeker returns a pod as one that looks for a node.
 func (r *registry) seeker(pod *v1.Pod, key gangplan.Key) seeker {
-	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
+	who := seeker{
+		key:      key,
+		priority: corev1helpers.PodPriority(pod),
+		amounts:  gangplan.Amounts(pod),
+		devices:  len(pod.Spec.ResourceClaims) > 0,
+	}
 	if pod.Spec.ActiveDeadlineSeconds != nil {
 		who.ends, _ = endOf(pod, r.server.now().Add(bindTime))
 	}

@@ -185,7 +185,8 @@ func (p *Plugin) deallocate(ctx context.Context, q *attempt) error {
 			done[claim.UID] = true
 			freed := claim.DeepCopy()
 			freed.Status.Allocation, freed.Status.ReservedFor, freed.Status.Devices = nil, nil, nil
-			if _, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, freed, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			_, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, freed, metav1.UpdateOptions{})
+			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("free the devices of ResourceClaim %s/%s: %w", claim.Namespace, claim.Name, err)
 			}
 		}

@@ -28,8 +28,8 @@ func (r *registry) elect() {
 	}
 }
 
-// completeSince returns when a gang that can be placed had its least number of members first, as the creation of its members says; now where
-// that is not before.
+// completeSince returns when a gang that can be placed had its least number of members first, as the creation of its members says; now
+// where that is not before.
 func (r *registry) completeSince(view *gangplan.Gang) time.Time {
 	members := slices.Clone(view.Members)
 	slices.SortFunc(members, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })

@@ -55,7 +55,8 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 	}
 	have := 0
 	for uid, member := range g.pods {
-		if uid != pod.UID && member.Spec.NodeName != "" && member.DeletionTimestamp == nil && member.Status.Phase != v1.PodSucceeded && member.Status.Phase != v1.PodFailed {
+		ended := member.DeletionTimestamp != nil || member.Status.Phase == v1.PodSucceeded || member.Status.Phase == v1.PodFailed
+		if uid != pod.UID && member.Spec.NodeName != "" && !ended {
 			have++
 		}
 	}
@@ -63,7 +64,13 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 		return
 	}
 	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
+		pod:      pod.UID,
+		gang:     g.key,
+		node:     pod.Spec.NodeName,
+		requests: r.requests(pod),
+		amounts:  gangplan.Amounts(pod),
+		until:    r.clock.Now().Add(r.limits.Lost),
+		lost:     true,
 		priority: corev1helpers.PodPriority(pod),
 	})
 }

@@ -37,7 +37,13 @@ func followGroups(ctx context.Context, handle fwk.Handle, r *registry, wake func
 		return err
 	}
 	for _, source := range []gangplan.Source{gangplan.SchedulerPlugins, gangplan.Volcano} {
-		f := &follower{source: source, client: client, gangs: r, wake: wake, logger: logger}
+		f := &follower{
+			source: source,
+			client: client,
+			gangs:  r,
+			wake:   wake,
+			logger: logger,
+		}
 		go f.run(ctx)
 	}
 	return nil

@@ -108,7 +108,11 @@ func (h *holds) take(pod types.UID) *hold {
 func (h *holds) takeLost(key gangplan.Key, node string) *hold {
 	var best *hold
 	for _, held := range h.byPod {
-		if held.lost && held.gang == key && (best == nil || held.node == node && best.node != node || (held.node == node) == (best.node == node) && held.pod < best.pod) {
+		if !held.lost || held.gang != key {
+			continue
+		}
+		here := held.node == node
+		if best == nil || here && best.node != node || here == (best.node == node) && held.pod < best.pod {
 			best = held
 		}
 	}

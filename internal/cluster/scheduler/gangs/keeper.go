@@ -69,8 +69,8 @@ func (k *keeper) tick(ctx context.Context) {
 	for _, l := range lost {
 		for _, pod := range l.pods {
 			k.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "GangReleased", "Scheduling", "%s", l.text)
-			err := k.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-			if err != nil {
+			this := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+			if err := k.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, this); err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot delete a member of a gang that is bound in part", "pod", klog.KObj(pod))
 			}
 		}

@@ -236,7 +236,14 @@ func (r *registry) unreserve(pod *v1.Pod, node string, by *plan) released {
 		g.failing[pod.UID] = r.clock.Now()
 	}
 	if until := g.failing[pod.UID].Add(r.limits.Rebind); r.clock.Now().Before(until) {
-		r.holds.add(&hold{pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: until})
+		r.holds.add(&hold{
+			pod:      pod.UID,
+			gang:     g.key,
+			node:     node,
+			requests: r.requests(pod),
+			amounts:  gangplan.Amounts(pod),
+			until:    until,
+		})
 	}
 	out.pods = append(out.pods, known)
 	return out

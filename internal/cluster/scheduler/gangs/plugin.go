@@ -102,7 +102,16 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
 	}
 	profile := handle.ProfileName()
-	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, planner: gangplanner.Planner{Model: f.deps.Model}, synced: f.synced, ended: ctx, start: func(work func()) { go work() }, policy: func() string { return f.deps.Policy(profile) }}
+	p := &Plugin{
+		handle:  handle,
+		model:   f.deps.Model,
+		gangs:   f.gangs,
+		planner: gangplanner.Planner{Model: f.deps.Model},
+		synced:  f.synced,
+		ended:   ctx,
+		start:   func(work func()) { go work() },
+		policy:  func() string { return f.deps.Policy(profile) },
+	}
 	p.gangs.serve(profile)
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.planner.Claims = claims.New(manager, f.deps.Model)

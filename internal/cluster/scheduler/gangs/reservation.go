@@ -148,8 +148,13 @@ func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	for _, uid := range slices.Sorted(maps.Keys(plan.Places)) {
 		place := plan.Places[uid]
 		made := &hold{
-			pod: "reserved/" + uid, gang: g.key, node: place.Node, requests: place.Requests, amounts: gangplan.Amounts(place.Pod),
-			reservation: res, priority: corev1helpers.PodPriority(place.Pod),
+			pod:         "reserved/" + uid,
+			gang:        g.key,
+			node:        place.Node,
+			requests:    place.Requests,
+			amounts:     gangplan.Amounts(place.Pod),
+			reservation: res,
+			priority:    corev1helpers.PodPriority(place.Pod),
 		}
 		r.holds.add(made)
 		res.places = append(res.places, made.pod)

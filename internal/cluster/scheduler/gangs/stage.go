@@ -81,7 +81,13 @@ type plan struct {
 }
 
 func newPlan(now time.Time) *plan {
-	return &plan{nodes: map[types.UID]string{}, reserved: map[types.UID]bool{}, preparing: map[types.UID]bool{}, progress: now, decided: make(chan struct{})}
+	return &plan{
+		nodes:     map[types.UID]string{},
+		reserved:  map[types.UID]bool{},
+		preparing: map[types.UID]bool{},
+		progress:  now,
+		decided:   make(chan struct{}),
+	}
 }
 
 // enter moves a gang to a stage, and ends what belonged to the one before and is not part of the new one.
@@ -168,8 +174,12 @@ func (r *registry) overtaken(g *gang, j *job, free map[types.UID]gangplanner.Pla
 	now := r.clock.Now()
 	for uid, place := range free {
 		held := &hold{
-			pod: keptPrefix + uid, gang: g.key, node: place.Node, requests: place.Requests, amounts: gangplan.Amounts(place.Pod),
-			until: now.Add(r.limits.Reserve + 2*j.ended.Sub(j.began)),
+			pod:      keptPrefix + uid,
+			gang:     g.key,
+			node:     place.Node,
+			requests: place.Requests,
+			amounts:  gangplan.Amounts(place.Pod),
+			until:    now.Add(r.limits.Reserve + 2*j.ended.Sub(j.began)),
 		}
 		r.holds.add(held)
 		kept.holds = append(kept.holds, held.pod)
@@ -208,7 +218,13 @@ func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
 				p.replaced = append(p.replaced, lost)
 			}
 		}
-		r.holds.add(&hold{pod: uid, gang: g.key, node: place.Node, requests: place.Requests, amounts: gangplan.Amounts(place.Pod)})
+		r.holds.add(&hold{
+			pod:      uid,
+			gang:     g.key,
+			node:     place.Node,
+			requests: place.Requests,
+			amounts:  gangplan.Amounts(place.Pod),
+		})
 	}
 	p.shares = gangplan.SharedClaim(pods) != ""
 }
