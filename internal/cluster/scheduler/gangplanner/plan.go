@@ -72,9 +72,9 @@ type Plan struct {
 	// Exact is false where there may be a better plan, which places more members.
 	Exact bool
 
-	// needs is what was planned, and made the plan. They are not set where members were placed one by one.
-	needs *gangplan.Requirements
-	made  gang.Plan
+	// needs is what was planned, and solution the plan of package gang. They are not set where members were placed one by one.
+	needs    *gangplan.Requirements
+	solution gang.Plan
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
 }
@@ -142,12 +142,12 @@ func (p *Planner) requirements(q *Question, gone map[types.UID]bool) (*gangplan.
 // read returns a plan by the names of nodes.
 func (p *Planner) read(needs *gangplan.Requirements, made *gang.Plan) Plan {
 	plan := Plan{
-		Places: map[types.UID]Place{},
-		Level:  p.Model.Topology(needs.Keys).Name(made.Level),
-		Domain: made.Domain,
-		Exact:  made.Exact,
-		needs:  needs,
-		made:   *made,
+		Places:   map[types.UID]Place{},
+		Level:    p.Model.Topology(needs.Keys).Name(made.Level),
+		Domain:   made.Domain,
+		Exact:    made.Exact,
+		needs:    needs,
+		solution: *made,
 	}
 	for at, member := range needs.Gang.Members {
 		if node := made.Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {

@@ -90,7 +90,7 @@ func (p *Planner) Stands(q *Question, ending *Ending, present func(*v1.Pod) bool
 // present returns what a plan was made for, and the plan, by the nodes that there are now. That of a member is gang.Gone where it does
 // not exist any more.
 func (p *Planner) present(q *Question, old *Plan, gone map[types.UID]bool) (*gangplan.Requirements, *gang.Plan, error) {
-	needs, made := *old.needs, old.made
+	needs, made := *old.needs, old.solution
 	needs.Gang.Members, needs.Gang.Classes = slices.Clone(needs.Gang.Members), slices.Clone(needs.Gang.Classes)
 	made.Nodes = slices.Repeat([]int{gang.Unbound}, len(needs.Members))
 	planned := map[string]bool{}

@@ -33,10 +33,10 @@ type job struct {
 	ended time.Time
 	// missed is true where devices have become free since it began, which the version of the model does not tell.
 	missed bool
-	// q is what was asked, with the plan, or what has to end for the gang. text says why there is no plan.
-	q    *attempt
-	text string
-	err  error
+	// q is what was asked, with the plan, or what has to end for the gang. reason says why there is no plan.
+	q      *attempt
+	reason string
+	err    error
 }
 
 // says is why a member waits while its gang is planned.
@@ -127,7 +127,7 @@ func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 
 	// Publish the result, and bring back the member that uses it.
 	r.mu.Lock()
-	j.done, j.ended, j.q, j.text, j.err = true, r.clock.Now(), &q, text, err
+	j.done, j.ended, j.q, j.reason, j.err = true, r.clock.Now(), &q, text, err
 	var list []*v1.Pod
 	if j.gang.job == j {
 		list = r.users(j)
@@ -185,7 +185,7 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 
 	// There is no plan: keep why.
 	if j.q.result == nil || len(j.q.result.Places) == 0 {
-		if _, text = r.answer(g, pod, j.q, nil, j.text); j.q.short {
+		if _, text = r.answer(g, pod, j.q, nil, j.reason); j.q.short {
 			asked = j.q
 		}
 		if j.missed || j.q.version != p.model.Version() || j.q.changes != g.changes {

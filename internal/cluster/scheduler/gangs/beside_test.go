@@ -454,8 +454,8 @@ func (s *scene) step(random *rand.Rand, counts map[string]int) {
 			got = job.q.result.Places
 		}
 		same := maps.EqualFunc(got, want, func(a, b gangplanner.Place) bool { return a.Node == b.Node })
-		if err != nil || job.err != nil || !same || job.text != why {
-			s.t.Fatalf("planned beside: %v, %q, %v; want %v, %q, %v", got, job.text, job.err, want, why, err)
+		if err != nil || job.err != nil || !same || job.reason != why {
+			s.t.Fatalf("planned beside: %v, %q, %v; want %v, %q, %v", got, job.reason, job.err, want, why, err)
 		}
 	}
 }

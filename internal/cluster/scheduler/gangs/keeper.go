@@ -54,7 +54,7 @@ func (k *keeper) tick(ctx context.Context) {
 		if said.reason == reasonWaiting {
 			kind = v1.EventTypeNormal
 		}
-		k.handle.EventRecorder().Eventf(said.pods[0], nil, kind, said.reason, "Scheduling", "%s", said.text)
+		k.handle.EventRecorder().Eventf(said.pods[0], nil, kind, said.reason, "Scheduling", "%s", said.message)
 	}
 	for _, out := range released {
 		undo(k.handle, out)
@@ -68,7 +68,7 @@ func (k *keeper) tick(ctx context.Context) {
 	}
 	for _, l := range lost {
 		for _, pod := range l.pods {
-			k.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "GangReleased", "Scheduling", "%s", l.text)
+			k.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "GangReleased", "Scheduling", "%s", l.message)
 			this := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
 			if err := k.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, this); err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot delete a member of a gang that is bound in part", "pod", klog.KObj(pod))
@@ -122,7 +122,7 @@ func (r *registry) unsaid() (list []partly) {
 			list = append(list, said)
 		}
 	}
-	slices.SortFunc(list, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
+	slices.SortFunc(list, func(a, b partly) int { return cmp.Compare(a.message, b.message) })
 	return list
 }
 
@@ -143,18 +143,18 @@ func (r *registry) unsaidOf(g *gang, now time.Time) (said partly, found bool) {
 	switch {
 	case wrong != "" && wrong != g.problem:
 		g.problem = wrong
-		return partly{reason: reasonRefused, text: wrong}, true
+		return partly{reason: reasonRefused, message: wrong}, true
 	case wrong == "" && view.Waiting != "" && long:
 		g.waiting = true
-		return partly{reason: reasonWaiting, text: view.Waiting}, true
+		return partly{reason: reasonWaiting, message: view.Waiting}, true
 	}
 	return said, false
 }
 
 // partly are members of a gang, and what an event says of it and why.
 type partly struct {
-	pods         []*v1.Pod
-	reason, text string
+	pods            []*v1.Pod
+	reason, message string
 }
 
 // overdue returns the members that are to be tried again, since holds or a plan have ended, and the gangs that have been bound in part for
@@ -189,7 +189,7 @@ func (r *registry) overdue() (again []released, lost []partly) {
 	if pods := r.blocked.take(r.holds.freed); len(pods) > 0 {
 		again = append(again, released{pods: pods})
 	}
-	slices.SortFunc(lost, func(a, b partly) int { return cmp.Compare(a.text, b.text) })
+	slices.SortFunc(lost, func(a, b partly) int { return cmp.Compare(a.message, b.message) })
 	return again, lost
 }
 
@@ -238,7 +238,7 @@ func (r *registry) partly(g *gang, now time.Time) (l partly, over bool) {
 			l.pods = append(l.pods, pod)
 		}
 	}
-	l.text = fmt.Sprintf("gang %s has %d of at least %d members on nodes, and the others did not get theirs within %v: its members are deleted, so that they hold nothing",
+	l.message = fmt.Sprintf("gang %s has %d of at least %d members on nodes, and the others did not get theirs within %v: its members are deleted, so that they hold nothing",
 		g.name, len(l.pods), gangplan.Least(view), r.limits.Release)
 	g.restartPartial(now) // Again, if a deletion fails.
 	return l, true
@@ -253,6 +253,6 @@ func (g *gang) binding() bool { return g.stage == stageBinding && len(g.failing)
 // where its members were bound long before this scheduler started, and where that is not known.
 func (r *registry) wasWhole(view *gangplan.Gang) bool {
 	whole, bound := gangplan.WasWhole(view)
-	started, known := r.server.at(r.started)
+	started, known := r.server.serverTimeOf(r.started)
 	return whole || !known || bound.Time.Before(started.Add(-r.limits.Outage))
 }

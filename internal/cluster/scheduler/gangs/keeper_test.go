@@ -284,7 +284,7 @@ func TestProblem(t *testing.T) {
 		w.overdue()
 		text := ""
 		for _, said := range w.unsaid() {
-			text += said.reason + ": " + said.text
+			text += said.reason + ": " + said.message
 		}
 		return text
 	}
@@ -318,10 +318,10 @@ func TestIncomplete(t *testing.T) {
 	w.set(pod(1, 3, ""))
 	w.clock.Step(w.limits.Say - time.Second)
 	if list := w.unsaid(); len(list) > 0 {
-		t.Errorf("it says %q before its time", list[0].text)
+		t.Errorf("it says %q before its time", list[0].message)
 	}
 	w.clock.Step(2 * time.Second)
-	if list := w.unsaid(); len(list) != 1 || list[0].text != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
+	if list := w.unsaid(); len(list) != 1 || list[0].message != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
 		t.Errorf("got %v", list)
 	}
 	if list := w.unsaid(); len(list) > 0 {

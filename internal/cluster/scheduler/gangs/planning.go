@@ -221,11 +221,11 @@ func (r *registry) nodeByStage(g *gang, pod *v1.Pod, version uint64) (node, text
 		// Claims and slices have no part in the version.
 		same := f.version == version && f.freed == r.holds.freed && !f.devices
 		if same {
-			return "", g.reason(f.text)
+			return "", g.reason(f.reason)
 		}
 		if repeated := f.when.Add(r.limits.Repeat); now.Before(repeated) && !r.first(g, pod) {
 			g.wakeAt(repeated) // No event may bring the first one back.
-			return "", g.reason(f.text)
+			return "", g.reason(f.reason)
 		}
 	}
 	return "", ""
@@ -237,7 +237,7 @@ func (r *registry) pausing(g *gang, version uint64) string {
 		if f.version != version || f.freed != r.holds.freed {
 			g.wakeAt(g.next)
 		}
-		return g.reason(f.text)
+		return g.reason(f.reason)
 	}
 	g.wakeAt(g.next)
 	text := fmt.Sprintf("gang %s is planned again in a moment", g.name)
@@ -256,7 +256,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *attempt, planned map[types.UI
 		if len(q.Left) > 0 {
 			text += r.besides(g)
 		}
-		r.refuse(g, &refusal{version: q.version, freed: q.freed, when: r.clock.Now(), text: text, devices: q.devices})
+		r.refuse(g, &refusal{version: q.version, freed: q.freed, when: r.clock.Now(), reason: text, devices: q.devices})
 		g.wakeAfterHold(len(q.held)+len(q.Left) > 0, q.freed)
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)

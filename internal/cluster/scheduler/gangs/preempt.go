@@ -218,8 +218,8 @@ func (r *registry) take(pod *v1.Pod, q *attempt, found *way, tried bool, took ti
 	// Compare with the reservation that the gang has, and with the line.
 	res := r.reservationOf(found, now)
 	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
-		old.made = now
-		return g.reason(g.refusal.text)
+		old.confirmed = now
+		return g.reason(g.refusal.reason)
 	}
 	if !res.preempts && (r.isBehind(g) || res.start.IsZero() && !r.takesTurn(g, res, now)) {
 		return ""
@@ -230,8 +230,8 @@ func (r *registry) take(pod *v1.Pod, q *attempt, found *way, tried bool, took ti
 	if found.preempts {
 		r.evict(g, found.Pods, now)
 	}
-	res.text = r.starts(res, found.Pods)
-	return g.reason(g.refusal.text)
+	res.announcement = r.starts(res, found.Pods)
+	return g.reason(g.refusal.reason)
 }
 
 // isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one.
@@ -242,7 +242,7 @@ func (r *registry) isBehind(g *gang) bool {
 
 // reservationOf returns the reservation for a way, without its places. It lasts until the pods should have ended, as far as that is known.
 func (r *registry) reservationOf(found *way, now time.Time) *reservation {
-	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
+	res := &reservation{preempts: found.preempts, confirmed: now, awaited: map[types.UID]string{}}
 	for _, ended := range found.Pods {
 		res.awaited[ended.UID] = ended.Spec.NodeName
 	}

@@ -20,7 +20,8 @@ const (
 	presenceWhole
 )
 
-// occupancy is the presence of a gang on nodes and what belongs to it. Its methods, adopt and note are all that write it.
+// occupancy is the presence of a gang on nodes and what belongs to it. Its methods and note write it; adopt sets followed, and changes of
+// pods set dirty and gained.
 type occupancy struct {
 	presence presence
 	// partialSince is since when the gang is partial and has not got more members on nodes (presencePartial).

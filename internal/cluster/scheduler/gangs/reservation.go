@@ -16,8 +16,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
-// shortage is that a complete gang does not fit, and what is done about it. The methods of shortage, grant, revoke, mayPreempt and evict
-// are all that write it.
+// shortage is that a complete gang does not fit, and what is done about it. The methods of shortage begin and end it, grant and revoke
+// write the reservation, and the times and the count are written where a reservation or a preemption is refused, made or over: take,
+// takesTurn, review, evict and mayPreempt.
 type shortage struct {
 	// short is since when the gang does not fit; zero when that is not so.
 	short time.Time
@@ -73,10 +74,10 @@ type reservation struct {
 	preempts bool
 	// until is when the reservation ends by itself.
 	until time.Time
-	// made is when it was made, or found to be the best one last.
-	made time.Time
-	// text says when the gang starts, in a form that follows the reason why it waits.
-	text string
+	// confirmed is when it was made, or found to be the best one last.
+	confirmed time.Time
+	// announcement says when the gang starts, in a form that follows the reason why it waits.
+	announcement string
 	// places are the keys of its holds, nodes how many nodes these are on.
 	places []types.UID
 	nodes  int
@@ -230,7 +231,7 @@ func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
 		}
 		if r.over(res, c) {
 			r.revoke(g)
-		} else if now.Before(res.made.Add(r.limits.Hopeless)) {
+		} else if now.Before(res.confirmed.Add(r.limits.Hopeless)) {
 			return false
 		}
 	}
@@ -259,7 +260,7 @@ func (r *registry) over(res *reservation, c cluster) bool {
 
 // ends returns when a reservation ends by itself, by the API server's clock.
 func (r *registry) ends(res *reservation) string {
-	until, _ := r.server.at(res.until)
+	until, _ := r.server.serverTimeOf(res.until)
 	return until.UTC().Format(time.RFC3339)
 }
 
@@ -299,7 +300,7 @@ func (g *gang) reason(text string) string {
 	if g.reservation == nil {
 		return text
 	}
-	return text + "; " + g.reservation.text
+	return text + "; " + g.reservation.announcement
 }
 
 // starts says when a gang with a reservation starts, for the pods that have to end.

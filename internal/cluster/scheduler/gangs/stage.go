@@ -49,7 +49,7 @@ type progress struct {
 type refusal struct {
 	version, freed uint64
 	when           time.Time
-	text           string
+	reason         string
 	// devices is true where claims and slices are part of the state.
 	devices bool
 }

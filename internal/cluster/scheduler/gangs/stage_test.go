@@ -124,7 +124,7 @@ func (w *world) to(t *testing.T, s stage) {
 	switch s {
 	case stageUnplanned:
 	case stageRefused:
-		w.registry.refuse(w.train(), &refusal{version: 1, when: start, text: "too small"})
+		w.registry.refuse(w.train(), &refusal{version: 1, when: start, reason: "too small"})
 	case stageQueued:
 		w.queueJob(w.train())
 	case stagePlanning:

@@ -122,9 +122,9 @@ type composition struct {
 }
 
 // discard discards the view: a pod or the PodGroup has changed so that the gang may be another one.
-func (c *composition) discard() {
-	c.view = nil
-	c.changes++
+func (g *gang) discard() {
+	g.view, g.dirty = nil, true
+	g.changes++
 }
 
 // mask are nodes that other plugins let members of one signature use.
@@ -331,7 +331,7 @@ func (r *registry) setGroup(key gangplan.Key, group *gangplan.Group) []*v1.Pod {
 	}
 	g.discard()
 	r.forgetRefusal(g)
-	g.ready, g.least, g.dirty = false, 0, true
+	g.ready, g.least = false, 0
 	return r.awaken(g)
 }
 
@@ -404,7 +404,6 @@ func (r *registry) remove(pod *v1.Pod) released {
 		delete(g.failing, pod.UID)
 		r.holds.remove(pod.UID)
 		g.discard()
-		g.dirty = true
 		if g.living() == 0 {
 			g.ended = r.clock.Now()
 		}
@@ -431,7 +430,7 @@ func (r *registry) drop(uid types.UID, key gangplan.Key) released {
 	r.holds.remove(uid)
 	g.discard()
 	r.forgetRefusal(g)
-	g.ready, g.dirty = false, true
+	g.ready = false
 	g.wakeAt(r.clock.Now()) // Another member may take its place, and the event of its end may have come before.
 	var out released
 	switch {

@@ -177,7 +177,7 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"members that repeat a refusal of an earlier state: the first one later": {func(t *testing.T, w *world) string {
 			w.mu.Lock()
-			w.registry.refuse(w.train(), &refusal{version: 1, when: start, text: "too small"})
+			w.registry.refuse(w.train(), &refusal{version: 1, when: start, reason: "too small"})
 			if _, text := w.nodeByStage(w.train(), pod(1, 3, ""), 2); text != "too small" {
 				t.Errorf("the answer to the second one is %q", text)
 			}
@@ -192,7 +192,7 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"members that repeat a refusal of this state: none": {func(_ *testing.T, w *world) string {
 			w.mu.Lock()
-			w.registry.refuse(w.train(), &refusal{version: 1, when: start, text: "too small"})
+			w.registry.refuse(w.train(), &refusal{version: 1, when: start, reason: "too small"})
 			w.nodeByStage(w.train(), pod(1, 3, ""), 1)
 			w.mu.Unlock()
 			w.clock.Step(w.limits.Repeat)
@@ -201,7 +201,7 @@ func TestWoken(t *testing.T) {
 		}, ""},
 		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
 			g := w.train()
-			w.registry.refuse(g, &refusal{text: "no capacity"})
+			w.registry.refuse(g, &refusal{reason: "no capacity"})
 			g.wakeAt(start.Add(w.limits.Mask))
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried before", tried)
@@ -215,7 +215,7 @@ func TestWoken(t *testing.T) {
 				w.set(pod(i, 1_000_000_000, ""))
 			}
 			w.overdue()
-			if list := w.unsaid(); len(list) != 1 || !strings.Contains(list[0].text, "a gang can have only 4096") {
+			if list := w.unsaid(); len(list) != 1 || !strings.Contains(list[0].message, "a gang can have only 4096") {
 				t.Errorf("an event says %v", list)
 			}
 			tried := ""
@@ -229,7 +229,7 @@ func TestWoken(t *testing.T) {
 			w.set(pod(0, 9, ""))
 			w.set(pod(1, 8, ""))
 			w.overdue()
-			return w.unsaid()[0].text
+			return w.unsaid()[0].message
 		}, "gang ml/train has two values of berth.dev/min-member: 9 of pod train-0 and 8 of pod train-1; set the same one on all"},
 		"the end of a reservation of the gang itself": {func(_ *testing.T, w *world) string {
 			return fmt.Sprint(w.leads(pod(0, 3, ""), pod(1, 3, "n0")))
