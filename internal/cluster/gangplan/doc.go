@@ -7,8 +7,8 @@
 //
 //   - that equal objects give equal values, whatever their order in a list, and equal pods, nodes and levels the same requirements;
 //   - that each pod is in one gang at most, and that all pods of a gang are in one namespace;
-//   - that bad content of an object is one sentence in Gang.Problem or Requirements.Problem, of bounded length and printable ASCII, and never
-//     an error or a panic: everything in a pod or a PodGroup is written by a tenant;
+//   - that bad content of an object is one sentence in Gang.Problem or Requirements.Problem, of bounded length and printable ASCII, and
+//     never an error or a panic: everything in a pod or a PodGroup is written by a tenant;
 //   - that nothing which decides about a gang is ignored without a word: what Berth does not support is a Problem.
 //
 // It does no I/O, reads no clock and starts no goroutine. It must not import anything of Berth but internal/core/fleet and

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -18,11 +17,6 @@ import (
 // mostSteps bounds how often members are tried on nodes for one plan, beside a few times for each member. trySteps is what a try costs, in
 // steps of gang.Budget: some 0.5 ms.
 const mostSteps, trySteps = 4000, 1 << 15
-
-// needsDevices tells whether a plan depends on what Kubernetes' plugin for devices says.
-func (p *Planner) needsDevices(needs *gangplan.Requirements) bool {
-	return p.Devices != nil && slices.ContainsFunc(needs.Classes, func(c gangplan.Class) bool { return p.Devices.Needs(c.Pod) })
-}
 
 // withDevices returns those of some plans with which every member gets its devices. Where there is none, it plans the gang as Kubernetes
 // places pods: member after member, each on a node on which it gets its devices beside those before it. The model of GPUs does not know all
@@ -189,14 +183,6 @@ func (o *oneByOne) carries(plan *gang.Plan) bool {
 		}
 	}
 	return true
-}
-
-// manager returns the devices of the scheduler, nil where they are not known.
-func (p *Planner) manager() fwk.SharedDRAManager {
-	if p.Claims == nil {
-		return nil
-	}
-	return p.Claims.Manager()
 }
 
 // plan places the members in the first domain of the narrowest level that has capacity for all of them, or in the one with capacity for
@@ -432,24 +418,6 @@ func (o *oneByOne) try(at *placed, class int) string {
 
 // otherRules is why a node is refused to a member by node selectors, taints, affinity, or what is held there.
 const otherRules = "other rules keep the pod from it"
-
-// requestsOn returns what a pod requests of the GPUs of a node that the model counts, and of its CPU and memory: not what a DeviceClass
-// serves there, nor the devices of its claims.
-func (p *Planner) requestsOn(pod *v1.Pod, node fwk.NodeInfo) []fleet.Shape {
-	requests := p.Model.Requests(pod)
-	base := requests[0]
-	kept := slices.DeleteFunc(requests, func(s fleet.Shape) bool { return s.GPUs == 0 || p.servedOn(v1.ResourceName(s.Resource), node) })
-	if len(kept) == 0 {
-		return []fleet.Shape{{CPU: base.CPU, Memory: base.Memory}}
-	}
-	kept[0].CPU, kept[0].Memory = base.CPU, base.Memory
-	return kept
-}
-
-// servedOn tells whether a DeviceClass serves an extended resource on a node.
-func (p *Planner) servedOn(name v1.ResourceName, node fwk.NodeInfo) bool {
-	return p.Devices != nil && p.Devices.Served(name) && node.GetAllocatable().GetScalarResources()[name] == 0
-}
 
 // undo takes back all members but the first that were placed.
 func (o *oneByOne) undo(keep int) {

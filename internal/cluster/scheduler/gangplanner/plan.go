@@ -91,10 +91,14 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 	if q.exceeds(len(q.View.Members) * signatureSteps) {
 		return Answer{}, gang.ErrSteps
 	}
+
+	// See what the gang requires, and what each node can take of it.
 	needs, answer, err := p.requirements(q, nil)
 	if err != nil || needs == nil {
 		return answer, err
 	}
+
+	// Plan it on the model, and with its devices.
 	made, refusal, err := p.Model.Plans(q.Policy, needs.Keys, &needs.Gang, q.Held, max(1, q.Plans), q.Budget)
 	switch {
 	case err != nil:
@@ -104,6 +108,8 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 	case refusal != nil:
 		return Answer{Refusal: refusal}, nil
 	}
+
+	// Name the nodes.
 	result := Answer{}
 	for i := range made {
 		result.Plans = append(result.Plans, p.read(needs, &made[i]))
