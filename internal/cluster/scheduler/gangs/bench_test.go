@@ -23,31 +23,31 @@ func BenchmarkLife(b *testing.B) {
 	created := func() *world {
 		w := newWorld()
 		for i := range many {
-			w.set(pod(i, many, ""))
+			w.registry.set(pod(i, many, ""))
 		}
 		return w
 	}
 	bound := func() *world {
 		w := created()
 		for i := range many {
-			w.set(pod(i, many, "n0"))
+			w.registry.set(pod(i, many, "n0"))
 		}
-		w.overdue()
+		w.registry.overdue()
 		return w
 	}
 	steps := map[string]struct {
 		before func() *world
 		step   func(w *world, i int)
 	}{
-		"create":     {newWorld, func(w *world, i int) { w.set(pod(i, many, "")) }},
+		"create":     {newWorld, func(w *world, i int) { w.registry.set(pod(i, many, "")) }},
 		"PreEnqueue": {created, func(w *world, i int) { w.why(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))]) }},
 		"event":      {created, func(w *world, i int) { w.leads(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))], nil) }},
 		"bind": {created, func(w *world, i int) {
-			w.bind(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))], "n0")
-			w.set(pod(i, many, "n0"))
+			w.registry.bind(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))], "n0")
+			w.registry.set(pod(i, many, "n0"))
 		}},
-		"run":    {bound, func(w *world, i int) { p := pod(i, many, "n0"); p.Status.Phase = v1.PodRunning; w.set(p) }},
-		"delete": {bound, func(w *world, i int) { w.remove(pod(i, many, "n0")) }},
+		"run":    {bound, func(w *world, i int) { p := pod(i, many, "n0"); p.Status.Phase = v1.PodRunning; w.registry.set(p) }},
+		"delete": {bound, func(w *world, i int) { w.registry.remove(pod(i, many, "n0")) }},
 	}
 	for _, name := range []string{"create", "PreEnqueue", "event", "bind", "run", "delete"} {
 		b.Run(name, func(b *testing.B) {
@@ -80,7 +80,7 @@ func BenchmarkManyGangs(b *testing.B) {
 	for i := range 10_000 {
 		p := pod(i, 1, "")
 		p.Labels = map[string]string{gangplan.PodGroup: fmt.Sprintf("gang-%d", i), gangplan.MinMember: "1"}
-		w.set(p)
+		w.registry.set(p)
 		pods = append(pods, p)
 	}
 	p := &Plugin{gangs: w.registry}
@@ -96,7 +96,7 @@ func BenchmarkManyGangs(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			w.overdue()
+			w.registry.overdue()
 		}
 	})
 }
@@ -177,7 +177,7 @@ func BenchmarkCycle(b *testing.B) {
 						if load.change != nil {
 							load.change(p, i)
 						}
-						if s.set(p); i == 0 {
+						if s.registry.set(p); i == 0 {
 							first = p
 						}
 					}
