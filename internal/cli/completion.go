@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/complete"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
@@ -103,8 +103,8 @@ func (r completionReader) Gangs(ctx context.Context, namespace string, withGroup
 	}
 	var names []string
 	for i := range pods {
-		key, ok := gangview.KeyOf(&corev1.Pod{ObjectMeta: pods[i].ObjectMeta})
-		if ok && (!withGroup || key.Source != gangview.Labels) {
+		key, ok := gangplan.KeyOf(&corev1.Pod{ObjectMeta: pods[i].ObjectMeta})
+		if ok && (!withGroup || key.Source != gangplan.Labels) {
 			names = append(names, key.Name)
 		}
 	}

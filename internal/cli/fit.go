@@ -11,6 +11,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/fit"
 	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -198,12 +199,7 @@ func fitNodes(text *strings.Builder, item *v1alpha1.FitItem) {
 		names[key] = append(names[key], term.Clean(node.Name))
 	}
 	for _, key := range order {
-		list := names[key]
-		title := strings.Join(list[:min(len(list), mostFitNodes)], ", ")
-		if more := len(list) - mostFitNodes; more > 0 {
-			title += fmt.Sprintf(" and %d more", more)
-		}
-		fmt.Fprintf(text, "  %s: %s", title, key)
+		fmt.Fprintf(text, "  %s: %s", phrase.Some(names[key], mostFitNodes), key)
 	}
 }
 

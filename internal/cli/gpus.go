@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/print"
 	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/spf13/cobra"
@@ -413,12 +414,12 @@ func claimPods(holder *v1alpha1.Holder) string {
 	if holder.MorePods > 0 {
 		names = append(names, fmt.Sprintf("%d more", holder.MorePods))
 	}
-	switch last := len(names) - 1; {
-	case last < 0:
+	switch len(names) {
+	case 0:
 		return ""
-	case last == 0:
+	case 1:
 		return "pod " + names[0]
 	default:
-		return "pods " + strings.Join(names[:last], ", ") + " and " + names[last]
+		return "pods " + phrase.And(names)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/web/board"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/whyview"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
@@ -122,7 +122,7 @@ func (r *webReader) reasons(ctx context.Context, in *board.Input, shown []v1alph
 // waitingOf returns the pods with GPUs or claims that wait for a node, those of a gang once, the oldest first.
 func waitingOf(nodes []v1alpha1.GPUNode, pods []corev1.Pod) []v1alpha1.BoardWaiting {
 	offered := offeredBy(nodes)
-	gangs := map[gangview.Key]int{}
+	gangs := map[gangplan.Key]int{}
 	var all []v1alpha1.BoardWaiting
 	for i := range pods {
 		pod := &pods[i]
@@ -130,7 +130,7 @@ func waitingOf(nodes []v1alpha1.GPUNode, pods []corev1.Pod) []v1alpha1.BoardWait
 			continue
 		}
 		made := v1alpha1.BoardWaiting{Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, Pods: 1, Since: pod.CreationTimestamp}
-		if key, ok := gangview.KeyOf(pod); ok {
+		if key, ok := gangplan.KeyOf(pod); ok {
 			if at, known := gangs[key]; known {
 				all[at].Pods++
 				continue

@@ -13,8 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/whyview"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
@@ -45,15 +46,15 @@ func byPods(kind string) bool {
 
 // gangKeys returns the gangs that a question is about, the one to answer for first. There are none for a pod that belongs to no gang, or
 // that is none of its members.
-func gangKeys(objects *whyObjects, subject *whySubject) []gangview.Key {
+func gangKeys(objects *whyObjects, subject *whySubject) []gangplan.Key {
 	switch {
 	case subject.pod != nil:
-		key, ok := gangview.KeyOf(subject.pod)
+		key, ok := gangplan.KeyOf(subject.pod)
 		phase := subject.pod.Status.Phase
 		if !ok || subject.pod.DeletionTimestamp != nil || phase == corev1.PodSucceeded || phase == corev1.PodFailed {
 			return nil
 		}
-		return []gangview.Key{key}
+		return []gangplan.Key{key}
 	case subject.workload != nil:
 		w := subject.workload
 		return whyview.GangsOf(objects.Pods, w.Namespace, func(p *corev1.Pod) bool {
@@ -65,8 +66,8 @@ func gangKeys(objects *whyObjects, subject *whySubject) []gangview.Key {
 		if label != "" {
 			return p.Labels[label] == subject.name
 		}
-		key, _ := gangview.KeyOf(p)
-		return key.Name == subject.name && (subject.kind == kindGang || key.Source != gangview.Labels)
+		key, _ := gangplan.KeyOf(p)
+		return key.Name == subject.name && (subject.kind == kindGang || key.Source != gangplan.Labels)
 	})
 }
 
@@ -79,7 +80,7 @@ func noGang(objects *whyObjects, subject *whySubject) error {
 			continue
 		}
 		name := p.Labels[ownerLabel(subject.kind)]
-		if key, ok := gangview.KeyOf(p); ok && ownerLabel(subject.kind) == "" {
+		if key, ok := gangplan.KeyOf(p); ok && ownerLabel(subject.kind) == "" {
 			name = key.Name
 		}
 		if name != "" && !slices.Contains(names, name) {
@@ -94,7 +95,7 @@ func noGang(objects *whyObjects, subject *whySubject) error {
 }
 
 // readGroup reads the PodGroup of a gang, nil where there is none. What may not be read is the second result.
-func readGroup(ctx context.Context, o *whyObjects, key gangview.Key) (*gangview.Group, string, error) {
+func readGroup(ctx context.Context, o *whyObjects, key gangplan.Key) (*gangplan.Group, string, error) {
 	resource, ok := key.Source.Resource()
 	if !ok {
 		return nil, "", nil
@@ -102,7 +103,7 @@ func readGroup(ctx context.Context, o *whyObjects, key gangview.Key) (*gangview.
 	object, err := o.client.Resource(resource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return gangview.ParseGroup(key.Source, object), "", nil
+		return gangplan.ParseGroup(key.Source, object), "", nil
 	case apierrors.IsNotFound(err):
 		var status apierrors.APIStatus
 		if errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Name == "") {
@@ -116,12 +117,12 @@ func readGroup(ctx context.Context, o *whyObjects, key gangview.Key) (*gangview.
 }
 
 // gangInput returns what the answer for a gang is computed from.
-func gangInput(ctx context.Context, objects *whyObjects, view *gangview.Gang, group *gangview.Group) (why.GangInput, error) {
+func gangInput(ctx context.Context, objects *whyObjects, view *gangplan.Gang, group *gangplan.Group) (why.GangInput, error) {
 	served, err := servedOfGang(ctx, objects, view.Members)
 	if err != nil {
 		return why.GangInput{}, err
 	}
-	in, err := whyview.BuildGang(&objects.Objects, view, group, gangview.DefaultLevels(), served)
+	in, err := whyview.BuildGang(&objects.Objects, view, group, gangplan.DefaultLevels(), served)
 	if err != nil {
 		return in, fmt.Errorf("why: gang %s: %w", view.Key, err)
 	}
@@ -129,7 +130,7 @@ func gangInput(ctx context.Context, objects *whyObjects, view *gangview.Gang, gr
 }
 
 // answerGang answers for the first of the gangs.
-func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, keys []gangview.Key, q *whyQuestion) (*v1alpha1.Why, error) {
+func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, keys []gangplan.Key, q *whyQuestion) (*v1alpha1.Why, error) {
 	key := keys[0]
 	group, hidden, err := readGroup(ctx, objects, key)
 	if err != nil {
@@ -144,7 +145,7 @@ func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, k
 	if others := keys[1:]; len(others) > 0 {
 		objects.Notes = append(objects.Notes, fmt.Sprintf("%s has more gangs: %s.", subject.title, someKeys(others)))
 	}
-	view := gangview.Build(key, pods, group, gangview.DefaultLevels())
+	view := gangplan.Build(key, pods, group, gangplan.DefaultLevels())
 	in, err := gangInput(ctx, objects, &view, group)
 	if err != nil {
 		return nil, err
@@ -179,33 +180,29 @@ func answerGang(ctx context.Context, objects *whyObjects, subject *whySubject, k
 }
 
 // otherGangs returns the other gangs of the cluster of which members wait for nodes, by namespace and name.
-func otherGangs(pods []corev1.Pod, key gangview.Key) []gangview.Key {
-	var keys []gangview.Key
+func otherGangs(pods []corev1.Pod, key gangplan.Key) []gangplan.Key {
+	var keys []gangplan.Key
 	for i := range pods {
 		p := &pods[i]
-		other, ok := gangview.KeyOf(p)
+		other, ok := gangplan.KeyOf(p)
 		if ok && other != key && p.Spec.NodeName == "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending && !slices.Contains(keys, other) {
 			keys = append(keys, other)
 		}
 	}
-	slices.SortFunc(keys, func(a, b gangview.Key) int { return cmp.Compare(a.String(), b.String()) })
+	slices.SortFunc(keys, func(a, b gangplan.Key) int { return cmp.Compare(a.String(), b.String()) })
 	return keys
 }
 
-func someKeys(keys []gangview.Key) string {
+func someKeys(keys []gangplan.Key) string {
 	var names []string
-	for i := range keys[:min(len(keys), shownNodes)] {
+	for i := range keys {
 		names = append(names, keys[i].String())
 	}
-	text := strings.Join(names, ", ")
-	if more := len(keys) - len(names); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return phrase.Some(names, shownNodes)
 }
 
 // assumeForGang sets what is assumed, for all of its classes.
-func assumeForGang(in *why.GangInput, view *gangview.Gang, q *whyQuestion) error {
+func assumeForGang(in *why.GangInput, view *gangplan.Gang, q *whyQuestion) error {
 	for _, name := range q.ifGone {
 		if slices.ContainsFunc(view.Members, func(p *corev1.Pod) bool { return p.Namespace+"/"+p.Name == name }) {
 			return usagef("--if-gone %s: it is a member of the gang", name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
@@ -105,7 +106,7 @@ func (c *checker) agent() {
 		}
 	}
 	if bad == 0 {
-		c.ok(checkGPUs, "%s without problems", count(len(says.Inventory.GPUs), "GPU"))
+		c.ok(checkGPUs, "%s without problems", phrase.Count(len(says.Inventory.GPUs), "GPU"))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
@@ -62,7 +63,7 @@ func (c *checker) cdiSpecs() {
 		c.problem(checkCDI, "CDI_SPEC_MISSING", "no file of kind %s in %s", cdi.Kind, strings.Join(c.deps.CDIDirs, ", "))
 	}
 	if len(c.out.Findings) == before {
-		c.ok(checkCDI, "%s with %s, every path exists", count(specs, "spec"), count(devices, "device"))
+		c.ok(checkCDI, "%s with %s, every path exists", phrase.Count(specs, "spec"), phrase.Count(devices, "device"))
 	}
 }
 
@@ -113,10 +114,10 @@ func (c *checker) spec(path string, spec *cdi.Spec) {
 		}
 	}
 	if len(missing) > 0 {
-		c.problem(checkCDI, "CDI_SPEC_PATH", "%s names %d of %d files that do not exist: %s", path, len(missing), len(paths), some(missing))
+		c.problem(checkCDI, "CDI_SPEC_PATH", "%s names %d of %d files that do not exist: %s", path, len(missing), len(paths), phrase.Some(missing, mostNames))
 	}
 	if differ := c.numbersDiffer(nodes); len(differ) > 0 {
-		c.problem(checkCDI, "CDI_SPEC_NUMBERS", "%s: %s", path, some(differ))
+		c.problem(checkCDI, "CDI_SPEC_NUMBERS", "%s: %s", path, phrase.Some(differ, mostNames))
 	}
 }
 
@@ -158,6 +159,6 @@ func (c *checker) twice(path string, spec *cdi.Spec, owners map[string]string) {
 		owners[name] = path
 	}
 	for _, other := range files {
-		c.problem(checkCDI, "CDI_DEVICE_TWICE", "%s and %s both have %s", other, path, some(clashes[other]))
+		c.problem(checkCDI, "CDI_DEVICE_TWICE", "%s and %s both have %s", other, path, phrase.Some(clashes[other], mostNames))
 	}
 }

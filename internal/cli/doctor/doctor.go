@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -150,22 +149,8 @@ func (r *report) done() *v1alpha1.Doctor {
 	return &r.out
 }
 
-// some lists the first names and counts the others.
-func some(names []string) string {
-	const most = 4
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// count formats a number with its unit: "1 GPU" or "3 GPUs".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
+// mostNames is how many names a line lists.
+const mostNames = 4
 
 // reason returns an error without the path, which the surrounding text contains.
 func reason(err error) string {

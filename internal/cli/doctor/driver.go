@@ -14,6 +14,7 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/hostconfig"
 )
 
@@ -54,7 +55,7 @@ func (c *checker) driver() {
 		return
 	}
 	c.gpus = c.procGPUs()
-	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.gpus), "GPU"), path)
+	c.ok(checkDriver, "version %s, %s (%s)", c.version, phrase.Count(len(c.gpus), "GPU"), path)
 }
 
 // wslDevice is the only device of GPUs in the Windows Subsystem for Linux.
@@ -252,17 +253,17 @@ func (c *checker) deviceNodes() {
 		}
 	}
 	if len(missing) > 0 {
-		c.problem(checkNodes, "DEVICE_NODE_MISSING", "%s", some(missing))
+		c.problem(checkNodes, "DEVICE_NODE_MISSING", "%s", phrase.Some(missing, mostNames))
 	} else if !wrong {
-		c.ok(checkNodes, "%s below %s, with the driver's numbers", count(found, "node"), dev)
+		c.ok(checkNodes, "%s below %s, with the driver's numbers", phrase.Count(found, "node"), dev)
 	}
 	switch {
 	case c.deps.Simulated:
 		c.notChecked(checkCharLinks, "simulated hardware has none")
 	case len(unlinked) > 0:
-		c.charLinks(fmt.Sprintf("%d of %s have none: %s", len(unlinked), count(found, "node"), some(unlinked)))
+		c.charLinks(fmt.Sprintf("%d of %s have none: %s", len(unlinked), phrase.Count(found, "node"), phrase.Some(unlinked, mostNames)))
 	default:
-		c.ok(checkCharLinks, "%s have one", count(found, "node"))
+		c.ok(checkCharLinks, "%s have one", phrase.Count(found, "node"))
 	}
 }
 
@@ -280,10 +281,10 @@ func (c *checker) gpuInstances() {
 		}
 	}
 	if len(empty) > 0 {
-		c.problem(checkInstances, "GPU_INSTANCE_EMPTY", "%d of %s: %s", len(empty), count(len(instances), "GPU instance"), some(empty))
+		c.problem(checkInstances, "GPU_INSTANCE_EMPTY", "%d of %s: %s", len(empty), phrase.Count(len(instances), "GPU instance"), phrase.Some(empty, mostNames))
 		return
 	}
-	c.ok(checkInstances, "%s, each with a compute instance", count(len(instances), "GPU instance"))
+	c.ok(checkInstances, "%s, each with a compute instance", phrase.Count(len(instances), "GPU instance"))
 }
 
 // mpsLeftovers reports directories of MPS daemons for GPUs that the node does not have.
@@ -312,7 +313,7 @@ func (c *checker) mpsLeftovers() {
 		}
 	}
 	if len(left) > 0 {
-		c.problem(checkMPS, "MPS_LEFTOVER", "%s: no GPU of the node has that UUID", some(left))
+		c.problem(checkMPS, "MPS_LEFTOVER", "%s: no GPU of the node has that UUID", phrase.Some(left, mostNames))
 		return
 	}
 	c.ok(checkMPS, "nothing left over in %s", root)

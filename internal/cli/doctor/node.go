@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 )
 
@@ -66,7 +67,7 @@ func (c *checker) api(ctx context.Context) {
 		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has the GPUs %s; the driver lists %s", path,
 			cmp.Or(uuids(api), "none"), cmp.Or(uuids(here), "none"))
 	default:
-		c.ok(checkGPUNode, "%s has the node's %s", path, count(len(here), "GPU"))
+		c.ok(checkGPUNode, "%s has the node's %s", path, phrase.Count(len(here), "GPU"))
 	}
 }
 
@@ -128,7 +129,7 @@ func (r *report) nodeConditions(node *corev1.Node) {
 		}
 	}
 	if bad == 0 {
-		r.ok(checkNodeConditions, "%s of nodes/%s", count(len(node.Status.Conditions), "condition"), node.Name)
+		r.ok(checkNodeConditions, "%s of nodes/%s", phrase.Count(len(node.Status.Conditions), "condition"), node.Name)
 	}
 }
 
@@ -154,14 +155,14 @@ func (r *report) status(node *v1alpha1.GPUNode) {
 		for _, cause := range device.Health.Causes {
 			text := cause.Message
 			if held := holders(device); len(held) > 0 {
-				text += "; held by " + some(held)
+				text += "; held by " + phrase.Some(held, mostNames)
 			}
 			r.problem(checkGPUs, cause.Code, "GPU %d (%s) is %s: %s", device.Index, device.UUID, device.Health.State, text)
 		}
 		r.partStatus(&device)
 	}
 	if len(r.out.Findings) == before {
-		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "GPU"),
+		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, phrase.Count(len(node.Status.Devices), "GPU"),
 			cmp.Or(node.Status.Driver.Version, "none"))
 	}
 }
@@ -178,7 +179,7 @@ func (r *report) partStatus(device *v1alpha1.GPUDevice) {
 			}
 			text := cause.Message
 			if held := holders(v1alpha1.GPUDevice{Holders: mig.Holders}); len(held) > 0 {
-				text += "; held by " + some(held)
+				text += "; held by " + phrase.Some(held, mostNames)
 			}
 			r.problem(checkGPUs, cause.Code, "MIG device %d:%d (%s) is %s: %s", device.Index, mig.Index, mig.UUID, mig.Health.State, text)
 		}

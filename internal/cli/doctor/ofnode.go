@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 const checkAllocatable = "allocatable"
@@ -184,7 +185,7 @@ func (r *report) allocatable(node *corev1.Node, gpuNode *v1alpha1.GPUNode, said 
 		got := int(quantity.Value())
 		if got < b.low || got > b.high {
 			r.problem(checkAllocatable, "ALLOCATABLE_DIFFERS", "nodes/%s has %d of %s allocatable, and %s %s",
-				node.Name, got, resource, source, count(b.low, "healthy device"))
+				node.Name, got, resource, source, phrase.Count(b.low, "healthy device"))
 			continue
 		}
 		r.ok(checkAllocatable, "%d of %s, as %s", got, resource, source)

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 const checkQuotas = "quotas"
@@ -29,9 +31,9 @@ func (r *report) quotas(ctx context.Context, api API, node *corev1.Node) {
 		}
 	}
 	if len(found) == 0 {
-		r.ok(checkQuotas, "%s, none with a name of the node's resources that is never counted", count(len(all), "ResourceQuota"))
+		r.ok(checkQuotas, "%s, none with a name of the node's resources that is never counted", phrase.Count(len(all), "ResourceQuota"))
 		return
 	}
 	slices.Sort(found)
-	r.problem(checkQuotas, "QUOTA_NOT_COUNTED", "ResourceQuota %s", some(found))
+	r.problem(checkQuotas, "QUOTA_NOT_COUNTED", "ResourceQuota %s", phrase.Some(found, mostNames))
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/hostconfig"
 	"github.com/berth-gpu/berth/internal/node/hostruntime"
 )
@@ -117,6 +118,6 @@ func (c *checker) crio() {
 	}
 	c.defaultRuntime(checkCRIO, config.Runtime, config.Programs[config.Runtime], config.RuntimeFrom)
 	if c.reads(checkCRIO, config.Dirs, config.DirsFrom) {
-		c.ok(checkCRIO, "injects CDI devices (%s)", some(config.Sources))
+		c.ok(checkCRIO, "injects CDI devices (%s)", phrase.Some(config.Sources, mostNames))
 	}
 }

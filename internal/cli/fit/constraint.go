@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	resourceapi "k8s.io/api/resource/v1"
 )
 
@@ -46,7 +47,7 @@ func constrained(claim *resourceapi.ResourceClaim, constraint *resourceapi.Devic
 	case len(g.values) == 0:
 		why = "none of them has the attribute"
 	case constraint.MatchAttribute == nil && int64(len(g.values)) < g.want:
-		why = fmt.Sprintf("they have %s, and it wants %d", count(len(g.values), "different value"), g.want)
+		why = fmt.Sprintf("they have %s, and it wants %d", phrase.Count(len(g.values), "different value"), g.want)
 	case constraint.MatchAttribute == nil:
 		why = "its requests do not get devices with different values at one time"
 	case largest < g.want:

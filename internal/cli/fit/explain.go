@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -114,7 +115,7 @@ func (r *explained) tooFew(devices []device) v1alpha1.FitReason {
 		}
 		slices.Sort(drivers)
 		return v1alpha1.FitReason{Code: v1alpha1.FitClassMatchesNothing, Message: fmt.Sprintf(
-			"%s: none of the node's %s (%s) is of DeviceClass %s.", r.title(), count(len(devices), "device"), strings.Join(slices.Compact(drivers), ", "), r.class)}
+			"%s: none of the node's %s (%s) is of DeviceClass %s.", r.title(), phrase.Count(len(devices), "device"), strings.Join(slices.Compact(drivers), ", "), r.class)}
 	}
 	var why []string
 	for i, fails := range r.fails {
@@ -122,7 +123,7 @@ func (r *explained) tooFew(devices []device) v1alpha1.FitReason {
 			why = append(why, fmt.Sprintf("selector %d (%s) excludes %d", i+1, oneLine(r.selectors[i].CEL.Expression), fails))
 		}
 	}
-	text := fmt.Sprintf("%s: %d of the node's %s of DeviceClass %s match, and it wants %d", r.title(), len(r.matched), count(r.ofClass, "device"), r.class, r.count)
+	text := fmt.Sprintf("%s: %d of the node's %s of DeviceClass %s match, and it wants %d", r.title(), len(r.matched), phrase.Count(r.ofClass, "device"), r.class, r.count)
 	if len(why) > 0 {
 		text += ": " + strings.Join(why, "; ")
 	}
@@ -290,20 +291,12 @@ func tainted(requests []explained) (reasons []v1alpha1.FitReason) {
 	return reasons
 }
 
-// count returns a number with its noun.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // counted returns a number with its noun and what follows it in the singular or plural.
 func counted(n int, noun, one, many string) string {
 	if n == 1 {
 		many = one
 	}
-	return count(n, noun) + " " + many
+	return phrase.Count(n, noun) + " " + many
 }
 
 // mostExpression is how much of an expression a sentence has.

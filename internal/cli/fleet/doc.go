@@ -8,5 +8,5 @@
 //   - a summary has at most the given number of lines and columns, and says how much it leaves out.
 //
 // It does no I/O but writing to a given writer, and must not import os, net, k8s.io/client-go or anything of Berth but api,
-// internal/core/gpu, internal/node/gpunode and internal/cli/term.
+// internal/core/gpu, internal/core/phrase, internal/node/gpunode and internal/cli/term.
 package fleet

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 const (
@@ -60,7 +61,7 @@ func WriteSummary(w io.Writer, fleet *v1alpha1.GPUFleet, out term.Output) error 
 	if out.Columns <= 0 {
 		out.Columns = screenColumns
 	}
-	title := fmt.Sprintf("%s, %s: %d held, %d free, %d unhealthy", plural(fleet.Nodes, "node"), plural(fleet.GPUs, "GPU"), fleet.Held, fleet.Free, fleet.Unhealthy)
+	title := fmt.Sprintf("%s, %s: %d held, %d free, %d unhealthy", phrase.Count(fleet.Nodes, "node"), phrase.Count(fleet.GPUs, "GPU"), fleet.Held, fleet.Free, fleet.Unhealthy)
 	if space := out.Columns - utf8.RuneCountInString(title) - len("    100% held"); fleet.GPUs > 0 && space > 0 {
 		title += fmt.Sprintf("   %s %d%% held", bar(min(space, mostColumns), fleet.GPUs, fleet.Held, fleet.Free), 100*fleet.Held/fleet.GPUs)
 	}
@@ -129,7 +130,7 @@ func modelSection(fleet *v1alpha1.GPUFleet) *section {
 		for _, g := range fleet.Models[from:] {
 			gpus, held = gpus+g.GPUs, held+g.Held
 		}
-		return fmt.Sprintf("and %d more with %s, %d held", len(fleet.Models)-from, plural(gpus, "GPU"), held)
+		return fmt.Sprintf("and %d more with %s, %d held", len(fleet.Models)-from, phrase.Count(gpus, "GPU"), held)
 	}
 	return s
 }
@@ -159,7 +160,7 @@ func resourceSection(fleet *v1alpha1.GPUFleet) *section {
 		for _, g := range fleet.Resources[from:] {
 			total, held = total+g.Devices.Total, held+g.Devices.Held
 		}
-		return fmt.Sprintf("and %d more with %s, %d held", len(fleet.Resources)-from, plural(total, "device"), held)
+		return fmt.Sprintf("and %d more with %s, %d held", len(fleet.Resources)-from, phrase.Count(total, "device"), held)
 	}
 	return s
 }
@@ -194,7 +195,7 @@ func namespaceSection(fleet *v1alpha1.GPUFleet) *section {
 		for _, g := range fleet.Namespaces[from:] {
 			held += g.Held
 		}
-		return fmt.Sprintf("and %d more with %s held", len(fleet.Namespaces)-from, plural(held, "GPU"))
+		return fmt.Sprintf("and %d more with %s held", len(fleet.Namespaces)-from, phrase.Count(held, "GPU"))
 	}
 	return s
 }
@@ -218,7 +219,9 @@ func problemSection(fleet *v1alpha1.GPUFleet) *section {
 		}
 		s.rows = append(s.rows, []term.Cell{{Text: p.Code, Colour: term.Bad}, {Text: fmt.Sprint(p.GPUs)}, {Text: fmt.Sprint(p.Nodes)}, {Text: text}})
 	}
-	s.left = func(from int) string { return fmt.Sprintf("and %s", plural(len(fleet.Problems)-from, "more problem")) }
+	s.left = func(from int) string {
+		return fmt.Sprintf("and %s", phrase.Count(len(fleet.Problems)-from, "more problem"))
+	}
 	return s
 }
 
@@ -276,14 +279,6 @@ func groupLayout(list *v1alpha1.GPUGroupList, total int) *term.Layout {
 
 func number(head string, drop int) term.Column {
 	return term.Column{Head: head, Right: true, Drop: drop}
-}
-
-// plural returns a count with its noun.
-func plural(count int, noun string) string {
-	if count == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", count, noun)
 }
 
 func orNone(text string) string { return cmp.Or(text, "none") }

@@ -48,7 +48,7 @@ func TestOtherPods(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			member, there := pod("member"), pod("there", on("n0"))
+			member, there := cpuPod("member"), cpuPod("there", on("n0"))
 			member.Labels, there.Labels = own, test.there
 			if test.other != "" {
 				there.Namespace = test.other
@@ -95,7 +95,7 @@ func TestSignature(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			a, b := pod("a"), pod("b")
+			a, b := cpuPod("a"), cpuPod("b")
 			test.both(a)
 			test.both(b)
 			test.one(a)
@@ -122,9 +122,9 @@ func TestShared(t *testing.T) {
 			}
 		}
 	}
-	q := Question{}
+	q := Requirements{}
 	for _, member := range []*corev1.Pod{
-		pod("a", request("rdma/hca", "2"), ports(80, 81)), pod("b", tooLarge, request("x/only", "1"), ports(80)), pod("c", ports(82)),
+		cpuPod("a", request("rdma/hca", "2"), ports(80, 81)), cpuPod("b", tooLarge, request("x/only", "1"), ports(80)), cpuPod("c", ports(82)),
 	} {
 		q.Classes = append(q.Classes, Class{Rules: NewRules(member)})
 	}

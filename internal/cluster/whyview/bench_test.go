@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
@@ -72,15 +72,15 @@ func gangOf(o *Objects, members, minimum, kinds int) why.GangInput {
 	var pods []*corev1.Pod
 	for i := range members {
 		pod := podOf(fmt.Sprintf("train-%d", i), "", "8")
-		pod.Labels = map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(minimum)}
+		pod.Labels = map[string]string{gangplan.PodGroup: "train", gangplan.MinMember: fmt.Sprint(minimum)}
 		if i%kinds > 0 {
 			pod.Spec.Containers[0].Resources.Limits["cpu"] = resource.MustParse("2")
 		}
 		pods = append(pods, &pod)
 	}
-	key := gangview.Key{Namespace: "ml", Name: "train"}
-	view := gangview.Build(key, pods, nil, gangview.DefaultLevels())
-	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels(), nil)
+	key := gangplan.Key{Namespace: "ml", Name: "train"}
+	view := gangplan.Build(key, pods, nil, gangplan.DefaultLevels())
+	in, err := BuildGang(o, &view, nil, gangplan.DefaultLevels(), nil)
 	if err != nil {
 		panic(err)
 	}

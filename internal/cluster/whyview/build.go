@@ -12,7 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
@@ -269,7 +269,7 @@ func (b *builder) holder(p *corev1.Pod, requests []fleet.Shape) why.Holder {
 	if p.Spec.Priority != nil {
 		h.Priority = *p.Spec.Priority
 	}
-	if key, ok := gangview.KeyOf(p); ok {
+	if key, ok := gangplan.KeyOf(p); ok {
 		h.Gang = gangKey(key)
 	}
 	if len(b.others) == 1 {

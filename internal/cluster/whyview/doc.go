@@ -5,6 +5,6 @@
 // the answer is the same for any scheduler and when the pod's conditions are empty, but for when the members of a gang got their nodes; and
 // that what is not evaluated is named.
 //
-// It does no I/O and reads no clock. It must not import anything of Berth but api, internal/core, internal/cluster/fleetview, gangplan and
-// gangview, and of Kubernetes its types and k8s.io/component-helpers.
+// It does no I/O and reads no clock. It must not import anything of Berth but api, internal/core, internal/cluster/fleetview and
+// gangplan, and of Kubernetes its types and k8s.io/component-helpers.
 package whyview

@@ -8,15 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
 // gangKey tells gangs apart.
-func gangKey(key gangview.Key) string {
-	if key.Source == gangview.Labels {
+func gangKey(key gangplan.Key) string {
+	if key.Source == gangplan.Labels {
 		return key.String()
 	}
 	return key.String() + " of " + key.Source.String()
@@ -24,7 +23,7 @@ func gangKey(key gangview.Key) string {
 
 // BuildGang returns the values for a gang. The group is nil where there is no PodGroup. served are resources of the members that claims
 // serve on some nodes at least; they do not count.
-func BuildGang(objects *Objects, view *gangview.Gang, group *gangview.Group, levels gangview.Levels, served []string) (why.GangInput, error) {
+func BuildGang(objects *Objects, view *gangplan.Gang, group *gangplan.Group, levels gangplan.Levels, served []string) (why.GangInput, error) {
 	in := why.GangInput{
 		Key: gangKey(view.Key), Name: view.Key.String(), Min: int(view.Min), Done: int(view.Done), Stop: gangStop(view, group), Commands: commandsOf(view),
 		Required: gang.Anywhere, Preferred: gang.Anywhere, Continues: continues(view), Notes: slices.Clone(objects.Notes),
@@ -40,7 +39,7 @@ func BuildGang(objects *Objects, view *gangview.Gang, group *gangview.Group, lev
 	for i := range objects.Nodes {
 		exists[objects.Nodes[i].Name] = i
 	}
-	q, err := gangplan.Ask(gangplan.Input{
+	q, err := gangplan.Require(gangplan.Input{
 		View: view, Levels: levels,
 		Requests: func(p *corev1.Pod) []fleet.Shape { return b.resources.Requests(p) },
 		Node: func(p *corev1.Pod) (int, bool) {
@@ -67,7 +66,7 @@ func BuildGang(objects *Objects, view *gangview.Gang, group *gangview.Group, lev
 }
 
 // classesOf sets the members and the classes of those that wait. A member with a node counts to the class of those that are like it.
-func (b *builder) classesOf(in *why.GangInput, q *gangplan.Question) error {
+func (b *builder) classesOf(in *why.GangInput, q *gangplan.Requirements) error {
 	known := map[string]int{}
 	class := func(pod *corev1.Pod) (int, error) {
 		bare := *pod
@@ -137,10 +136,10 @@ func (b *builder) devices(pod *corev1.Pod) (list []string) {
 }
 
 // domains sets the domains of the nodes. A level has the name that the configuration gives it, and otherwise its label key.
-func (b *builder) domains(in *why.GangInput, keys []string, levels gangview.Levels) {
+func (b *builder) domains(in *why.GangInput, keys []string, levels gangplan.Levels) {
 	for _, key := range keys {
 		name := key
-		if i := slices.IndexFunc(levels, func(l gangview.Level) bool { return l.Key == key }); i >= 0 {
+		if i := slices.IndexFunc(levels, func(l gangplan.Level) bool { return l.Key == key }); i >= 0 {
 			name = levels[i].Name
 		}
 		in.Levels = append(in.Levels, name)
@@ -157,13 +156,13 @@ func (b *builder) domains(in *why.GangInput, keys []string, levels gangview.Leve
 }
 
 // gangStop returns what keeps the scheduler from planning a gang.
-func gangStop(view *gangview.Gang, group *gangview.Group) why.GangStop {
+func gangStop(view *gangplan.Gang, group *gangplan.Group) why.GangStop {
 	switch {
 	case view.Problem != "":
 		return why.GangStop{Code: why.GangInvalid, Text: view.Problem}
 	case view.Waiting == "":
 		return why.GangStop{}
-	case view.Key.Source != gangview.Labels && (group == nil || group.Deleting):
+	case view.Key.Source != gangplan.Labels && (group == nil || group.Deleting):
 		return why.GangStop{Code: why.GangNoGroup, Text: view.Waiting}
 	case len(view.Members) == 0:
 		return why.GangStop{Code: why.GangIncomplete, Text: view.Waiting}
@@ -181,13 +180,13 @@ func gangStop(view *gangview.Gang, group *gangview.Group) why.GangStop {
 }
 
 // continues tells whether a gang on nodes has lost members, and the others go on. The conditions of its pods say it.
-func continues(view *gangview.Gang) bool {
+func continues(view *gangplan.Gang) bool {
 	whole, bound := gangplan.WasWhole(view)
 	return whole && !bound.IsZero()
 }
 
 // commandsOf returns the commands that change a gang. Its names are valid where there is no problem; otherwise there are no commands.
-func commandsOf(view *gangview.Gang) why.GangCommands {
+func commandsOf(view *gangplan.Gang) why.GangCommands {
 	if view.Problem != "" {
 		return why.GangCommands{}
 	}
@@ -196,9 +195,9 @@ func commandsOf(view *gangview.Gang) why.GangCommands {
 	labelled := func(name string) bool {
 		return len(view.Members) > 0 && !slices.ContainsFunc(view.Members, func(p *corev1.Pod) bool { return p.Labels[name] == "" })
 	}
-	required := slices.ContainsFunc(view.Members, func(p *corev1.Pod) bool { return p.Annotations[gangview.AnnotationRequired] != "" })
+	required := slices.ContainsFunc(view.Members, func(p *corev1.Pod) bool { return p.Annotations[gangplan.AnnotationRequired] != "" })
 	commands := why.GangCommands{
-		Show: "kubectl get " + all, Minimum: "set " + gangview.MinMember + " of its pods to " + why.Value,
+		Show: "kubectl get " + all, Minimum: "set " + gangplan.MinMember + " of its pods to " + why.Value,
 		Level: "set the annotation of its required topology level to " + why.Value, NoLevel: "remove the annotation of its required topology level",
 	}
 	if resource, ok := key.Source.Resource(); ok {
@@ -207,35 +206,35 @@ func commandsOf(view *gangview.Gang) why.GangCommands {
 		commands.Minimum = fmt.Sprintf(`kubectl patch %s --type=merge -p '{"spec":{"minMember":%s}}'`, object, why.Value)
 		return commands
 	}
-	if !labelled(gangview.PodGroup) {
+	if !labelled(gangplan.PodGroup) {
 		return commands
 	}
-	all += " -l " + gangview.PodGroup + "=" + key.Name
+	all += " -l " + gangplan.PodGroup + "=" + key.Name
 	if key.Group != "" {
-		all += "," + gangview.GroupIndex + "=" + view.Members[0].Labels[gangview.GroupIndex]
+		all += "," + gangplan.GroupIndex + "=" + view.Members[0].Labels[gangplan.GroupIndex]
 	}
 	commands.Show = "kubectl get " + all
-	if labelled(gangview.MinMember) {
-		commands.Minimum = fmt.Sprintf("kubectl label %s --overwrite %s=%s", all, gangview.MinMember, why.Value)
+	if labelled(gangplan.MinMember) {
+		commands.Minimum = fmt.Sprintf("kubectl label %s --overwrite %s=%s", all, gangplan.MinMember, why.Value)
 	}
 	if required {
-		commands.Level = fmt.Sprintf("kubectl annotate %s --overwrite %s=%s", all, gangview.AnnotationRequired, why.Value)
-		commands.NoLevel = fmt.Sprintf("kubectl annotate %s %s-", all, gangview.AnnotationRequired)
+		commands.Level = fmt.Sprintf("kubectl annotate %s --overwrite %s=%s", all, gangplan.AnnotationRequired, why.Value)
+		commands.NoLevel = fmt.Sprintf("kubectl annotate %s %s-", all, gangplan.AnnotationRequired)
 	}
 	return commands
 }
 
 // GangsOf returns the gangs of pods in a namespace which a function selects, each once: first those of which members wait for nodes, then
 // by name.
-func GangsOf(pods []corev1.Pod, namespace string, selects func(*corev1.Pod) bool) []gangview.Key {
+func GangsOf(pods []corev1.Pod, namespace string, selects func(*corev1.Pod) bool) []gangplan.Key {
 	type found struct {
-		key   gangview.Key
+		key   gangplan.Key
 		waits bool
 	}
 	var list []found
 	for i := range pods {
 		p := &pods[i]
-		key, ok := gangview.KeyOf(p)
+		key, ok := gangplan.KeyOf(p)
 		if !ok || p.Namespace != namespace || ended(p) || p.DeletionTimestamp != nil || !selects(p) {
 			continue
 		}
@@ -255,7 +254,7 @@ func GangsOf(pods []corev1.Pod, namespace string, selects func(*corev1.Pod) bool
 		}
 		return cmp.Or(cmp.Compare(a.key.Name, b.key.Name), cmp.Compare(a.key.Group, b.key.Group), cmp.Compare(a.key.Source, b.key.Source))
 	})
-	keys := make([]gangview.Key, len(list))
+	keys := make([]gangplan.Key, len(list))
 	for i := range list {
 		keys[i] = list[i].key
 	}

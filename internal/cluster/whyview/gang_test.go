@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/why"
 )
 
@@ -20,13 +19,13 @@ import (
 func trainGang(t *testing.T, o *Objects, minimum int, pods ...*corev1.Pod) why.GangInput {
 	t.Helper()
 	for _, pod := range pods {
-		pod.Labels = map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(minimum)}
+		pod.Labels = map[string]string{gangplan.PodGroup: "train", gangplan.MinMember: fmt.Sprint(minimum)}
 		if pod.Spec.NodeName != "" {
 			o.Pods = append(o.Pods, *pod)
 		}
 	}
-	view := gangview.Build(gangview.Key{Namespace: "ml", Name: "train"}, pods, nil, gangview.DefaultLevels())
-	in, err := BuildGang(o, &view, nil, gangview.DefaultLevels(), nil)
+	view := gangplan.Build(gangplan.Key{Namespace: "ml", Name: "train"}, pods, nil, gangplan.DefaultLevels())
+	in, err := BuildGang(o, &view, nil, gangplan.DefaultLevels(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,12 +215,12 @@ func TestGangOrder(t *testing.T) {
 func TestCommandsOfGroup(t *testing.T) {
 	pod := waitingPod("serve-3", func(p *corev1.Pod) {
 		p.Labels = map[string]string{
-			gangview.PodGroup: "serve", gangview.MinMember: "1", gangview.GroupIndex: "3", "leaderworkerset.sigs.k8s.io/name": "serve",
+			gangplan.PodGroup: "serve", gangplan.MinMember: "1", gangplan.GroupIndex: "3", "leaderworkerset.sigs.k8s.io/name": "serve",
 		}
 		p.Annotations = map[string]string{"leaderworkerset.sigs.k8s.io/size": "2"}
 	})
-	key, _ := gangview.KeyOf(pod)
-	view := gangview.Build(key, []*corev1.Pod{pod}, nil, gangview.DefaultLevels())
+	key, _ := gangplan.KeyOf(pod)
+	view := gangplan.Build(key, []*corev1.Pod{pod}, nil, gangplan.DefaultLevels())
 	const pods = "pods -n ml -l berth.dev/pod-group=serve,leaderworkerset.sigs.k8s.io/group-index=3"
 	got := commandsOf(&view)
 	if want := "kubectl get " + pods; got.Show != want {

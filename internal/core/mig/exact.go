@@ -3,6 +3,8 @@ package mig
 import (
 	"fmt"
 	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // slots returns the slots of placements that the GPU has.
@@ -60,5 +62,5 @@ func places(placed []Placed) string {
 	for _, one := range placed {
 		parts = append(parts, one.String())
 	}
-	return enumerate(parts)
+	return phrase.And(parts)
 }

@@ -3,6 +3,8 @@ package mig
 import (
 	"fmt"
 	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // Layout is a named layout of mig-parted: the wanted state of each of a node's GPUs.
@@ -101,5 +103,5 @@ func indices(gpus []GPU) string {
 	for i := range gpus {
 		parts = append(parts, fmt.Sprint(gpus[i].Index))
 	}
-	return "GPUs " + enumerate(parts)
+	return "GPUs " + phrase.And(parts)
 }

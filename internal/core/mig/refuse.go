@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
@@ -135,7 +136,7 @@ func (t *table) phrase(counts []int) string {
 			parts = append(parts, fmt.Sprintf("%d x %s", n, t.shapes[i].Name))
 		}
 	}
-	return enumerate(parts)
+	return phrase.And(parts)
 }
 
 // starts lists where each shape may start.
@@ -151,13 +152,4 @@ func (t *table) starts(counts []int) string {
 		}
 	}
 	return strings.Join(parts, "; ")
-}
-
-// enumerate joins parts with commas and "and".
-func enumerate(parts []string) string {
-	if len(parts) < 2 {
-		return strings.Join(parts, "")
-	}
-	last := len(parts) - 1
-	return strings.Join(parts[:last], ", ") + " and " + parts[last]
 }

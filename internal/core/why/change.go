@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/fleet"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // maxChanges is how many proposals an answer has.
@@ -338,7 +339,7 @@ func (w *world) needs() string {
 			parts = append(parts, fmt.Sprintf("%d %s", w.others[name], name))
 		}
 	}
-	return list(parts, "and")
+	return phrase.And(parts)
 }
 
 // fresh returns a node that has exactly what the pod requests.

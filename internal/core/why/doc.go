@@ -20,5 +20,5 @@
 // kind are the smallest ones with the members of at most one other gang; for the others no act of a set can be left out.
 //
 // The package does no I/O and reads no clock. It must not import anything but the standard library, internal/core/fleet,
-// internal/core/fleet/gang, internal/core/spelling and what is below them.
+// internal/core/fleet/gang, internal/core/phrase, internal/core/spelling and what is below them.
 package why

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // Reasons of a gang. A gang that does not fit has also the codes of pods.
@@ -240,7 +241,7 @@ func (g *gangWorld) fitting(answer *Answer, r *asked) (Code, string) {
 	case reserved != nil:
 		return Reserves, fmt.Sprintf("The gang fits %s now%s", where, reserved.sentence())
 	case len(skipped) > 0:
-		return Fits, fmt.Sprintf("The gang fits %s now as far as can be seen here; what is not checked: %s.", where, list(distinct(skipped), "and"))
+		return Fits, fmt.Sprintf("The gang fits %s now as far as can be seen here; what is not checked: %s.", where, phrase.And(distinct(skipped)))
 	case in.Pod.Unseen:
 		return NoScheduler, fmt.Sprintf("The gang fits %s now, but waits for the scheduler %q, and no pod of the cluster shows that it runs.", where, in.Pod.Scheduler)
 	case in.Now > 0 && g.created() > 0 && in.Now-g.created() < young:

@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // where says where a plan is: "on 2 nodes in one rack (rack-a)".
 func (g *gangWorld) where(r *asked) string {
 	count := len(distinct(slices.DeleteFunc(slices.Clone(r.nodes), func(n string) bool { return n == "" })))
-	text := "on " + nodes(count, "node")
+	text := "on " + phrase.Count(count, "node")
 	if count == 1 {
 		text = "on " + r.nodes[slices.IndexFunc(r.nodes, func(n string) bool { return n != "" })]
 	} else if level := g.levelName(r.plan.Level); level != "" {

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // word sets the text of a change of a gang, and what the user can do.
 func (g *gangWorld) word(c *Change, r *asked) {
 	clauses := c.clauses((*Act).gangClause, g.do, gangEnds)
-	c.Text = fmt.Sprintf("If %s, the gang would fit %s.", list(shorten(clauses), "and"), g.where(r))
+	c.Text = fmt.Sprintf("If %s, the gang would fit %s.", phrase.And(shorten(clauses)), g.where(r))
 }
 
 // maxClauses bounds the clauses of a sentence.
@@ -71,7 +73,7 @@ func gangEnds(ended []*Act) string {
 	default:
 		parts = append(parts, fmt.Sprintf("the %d pods %s", len(names), some(names)))
 	}
-	text := list(parts, "and")
+	text := phrase.And(parts)
 	if !ending {
 		return text + " ended"
 	}

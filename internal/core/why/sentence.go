@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // because is the sentence about the dominant reason, which the nearest nodes have. It can name a more exact reason than a single node has.
@@ -24,7 +26,7 @@ func (w *world) because(g *Group, near []verdict) (Code, string) {
 	case LittleCPU, LittleRAM, LittleOther:
 		return g.Code, waits(fmt.Sprintf("it requests %s and no node%s has more than %s.", o.amount(o.Want), w.usable(near), o.amount(most(near, func(o *Obstacle) int64 { return o.All }))))
 	case WrongModel:
-		return g.Code, waits(fmt.Sprintf("it accepts only GPUs of the model %s, and those of the nodes with %s are %s.", w.wanted(), o.Key, list(modelsOf(near), "and")))
+		return g.Code, waits(fmt.Sprintf("it accepts only GPUs of the model %s, and those of the nodes with %s are %s.", w.wanted(), o.Key, phrase.And(modelsOf(near))))
 	case NoOther:
 		return g.Code, waits(fmt.Sprintf("no node has %s, of which it requests %d.", o.Key, o.Want))
 	case Selector:
@@ -124,7 +126,7 @@ func (w *world) inUse(o *Obstacle, near []verdict) (Code, string) {
 		return InUse, waits(fmt.Sprintf("it requests %d %s and all %d of the %d nodes%s are in use.", o.Want, o.Key, all, len(near), where))
 	case free >= o.Want:
 		return Scattered, waits(fmt.Sprintf("its %d %s must be on one node: %d are free on %s, at most %d on one (%s).",
-			o.Want, o.Key, free, nodes(len(near), "node"), best.Have, with))
+			o.Want, o.Key, free, phrase.Count(len(near), "node"), best.Have, with))
 	}
 	return InUse, waits(fmt.Sprintf("no node%s has %d free %s: the most are %d, on %s.", where, o.Want, o.Key, best.Have, with))
 }
@@ -160,9 +162,9 @@ func (w *world) noResource(o *Obstacle) (Code, string) {
 		return NoGPUs, waits(fmt.Sprintf("no node has GPUs, and it requests %d %s.", o.Want, o.Key))
 	}
 	if _, isMIG := parseProfile(o.Key); isMIG {
-		return NoProfile, waits(fmt.Sprintf("no GPU has a MIG device of the profile %s in its layout: nodes offer %s.", strings.TrimPrefix(o.Key, migPrefix), list(names, "and")))
+		return NoProfile, waits(fmt.Sprintf("no GPU has a MIG device of the profile %s in its layout: nodes offer %s.", strings.TrimPrefix(o.Key, migPrefix), phrase.And(names)))
 	}
-	return NoResource, waits(fmt.Sprintf("no node offers %s: nodes offer %s.", o.Key, list(names, "and")))
+	return NoResource, waits(fmt.Sprintf("no node offers %s: nodes offer %s.", o.Key, phrase.And(names)))
 }
 
 // wanted are the models that the pod accepts.

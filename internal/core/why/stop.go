@@ -3,6 +3,8 @@ package why
 import (
 	"fmt"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // KueuePrefix begins the names of Kueue's scheduling gates.
@@ -79,10 +81,10 @@ func (s *Stop) gates() string {
 		others = append(others, name)
 	}
 	if len(kueue) > 0 {
-		return fmt.Sprintf("The pod waits because Kueue has not admitted it yet (scheduling gate %s).", list(kueue, "and"))
+		return fmt.Sprintf("The pod waits because Kueue has not admitted it yet (scheduling gate %s).", phrase.And(kueue))
 	}
 	return fmt.Sprintf("The pod waits because of the scheduling %s %s, which the controller that set %s must remove.",
-		plural(int64(len(others)), "gate", "gates"), list(others, "and"), plural(int64(len(others)), "it", "them"))
+		plural(int64(len(others)), "gate", "gates"), phrase.And(others), plural(int64(len(others)), "it", "them"))
 }
 
 // changes are what ends a stop. They are not acts on the cluster's nodes: what remains of the way is in the notes.

@@ -3,6 +3,8 @@ package why
 import (
 	"fmt"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // maxNames is how many names a sentence has.
@@ -11,28 +13,12 @@ const maxNames = 3
 // waits begins a sentence.
 func waits(because string) string { return "The pod waits because " + because }
 
-// list joins names: "a, b and c".
-func list(names []string, last string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " " + last + " " + names[len(names)-1]
-}
-
 // some names the first of many: "a, b, c and 5 more".
 func some(names []string) string {
 	if len(names) > maxNames {
-		return strings.Join(names[:maxNames], ", ") + fmt.Sprintf(" and %d more", len(names)-maxNames)
+		return phrase.Some(names, maxNames)
 	}
-	return list(names, "and")
-}
-
-// nodes counts: "1 node", "3 more nodes".
-func nodes(count int, noun string) string {
-	if count == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", count, noun)
+	return phrase.And(names)
 }
 
 // cores prints thousandths of a core as cores.

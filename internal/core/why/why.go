@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // Answer says why a pod waits.
@@ -184,7 +186,7 @@ func (w *world) dominate(answer *Answer, verdicts []verdict) {
 func (in *Input) fitting(answer *Answer) (Code, string) {
 	where := answer.Fitting[0]
 	if more := len(answer.Fitting) - 1; more > 0 {
-		where += fmt.Sprintf(" and on %s", nodes(more, "more node"))
+		where += fmt.Sprintf(" and on %s", phrase.Count(more, "more node"))
 	}
 	if answer.If != "" {
 		return Fits, fmt.Sprintf("The pod fits on %s.", where)
@@ -194,7 +196,7 @@ func (in *Input) fitting(answer *Answer) (Code, string) {
 	case in.Pod.Reserved != nil:
 		return Reserves, text + in.Pod.Reserved.sentence()
 	case len(in.Pod.NotJudged) > 0:
-		return Fits, text + " as far as can be seen here; what is not checked: " + list(in.Pod.NotJudged, "and") + "."
+		return Fits, text + " as far as can be seen here; what is not checked: " + phrase.And(in.Pod.NotJudged) + "."
 	case in.Pod.Unseen:
 		return NoScheduler, fmt.Sprintf("%s, but waits for the scheduler %q, and no pod of the cluster shows that it runs.", text, in.Pod.Scheduler)
 	case in.Now > 0 && in.Pod.Created > 0 && in.Now-in.Pod.Created < young:
@@ -223,7 +225,7 @@ func (in *Input) assumed(w *world) string {
 		if len(in.Gone) == 1 {
 			verb = "was gone"
 		}
-		parts = append(parts, list(in.Gone, "and")+" "+verb)
+		parts = append(parts, phrase.And(in.Gone)+" "+verb)
 	}
 	if in.GPUs > 0 {
 		resource := "GPUs"
@@ -235,7 +237,7 @@ func (in *Input) assumed(w *world) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return "if " + list(parts, "and")
+	return "if " + phrase.And(parts)
 }
 
 // maxNotes bounds how many notes of nodes an answer has.
@@ -252,7 +254,7 @@ func notes(in *Input, w *world) []string {
 	}
 	result = append(result, about[:min(len(about), maxNotes)]...)
 	if more := len(about) - maxNotes; more > 0 {
-		result = append(result, fmt.Sprintf("There are notes about %s.", nodes(more, "more node")))
+		result = append(result, fmt.Sprintf("There are notes about %s.", phrase.Count(more, "more node")))
 	}
 	if in.Pod.Message != "" && len(in.Pod.Stops) == 0 {
 		result = append(result, "The scheduler says: "+in.Pod.Message)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // word sets the text of a proposal, and what the user can do.
@@ -13,7 +15,7 @@ func (w *world) word(in *Input, c *Change) {
 	if c.Acts[0].Kind == AddNode || c.Acts[0].Kind == NewNode {
 		where = "that node"
 	}
-	c.Text = fmt.Sprintf("If %s, it would fit on %s.", list(clauses, "and"), where)
+	c.Text = fmt.Sprintf("If %s, it would fit on %s.", phrase.And(clauses), where)
 }
 
 // clauses returns the conditions of a change, and adds what the user can do: those of each act, and of all pods that end together.

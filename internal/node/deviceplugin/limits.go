@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -33,13 +34,7 @@ func (v *view) limit(picked []int) error {
 		return nil
 	}
 	return fmt.Errorf("invalid allocation request for %q: it would take replicas of %s: a container can be the client of one MPS daemon only, and each GPU has its own; ask for no more replicas than one GPU has free, or delete the pod and try again when one has",
-		v.resource, enumerate(append(daemons, others...)))
-}
-
-// enumerate joins at least two names as a phrase.
-func enumerate(names []string) string {
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " and " + names[last]
+		v.resource, phrase.And(append(daemons, others...)))
 }
 
 // name is the GPU or MIG device in messages.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
@@ -27,7 +28,7 @@ func openedBy(open []openers.Opener) string {
 		}
 		parts = append(parts, fmt.Sprintf("process %d (%s)", o.PID, who))
 	}
-	return list(parts)
+	return phrase.And(parts)
 }
 
 // toStop explains how to stop them.

@@ -6,10 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
@@ -30,15 +30,7 @@ func shape(wanted mig.Wanted) string {
 	if len(parts) == 0 {
 		return "MIG without devices"
 	}
-	return "MIG with " + list(parts)
-}
-
-// list joins phrases: "a, b and c".
-func list(parts []string) string {
-	if len(parts) < 2 {
-		return strings.Join(parts, "")
-	}
-	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
+	return "MIG with " + phrase.And(parts)
 }
 
 // goal returns the shape with the source of the want.
@@ -57,7 +49,7 @@ func ended(all []mig.Blocker) string {
 	var parts []string
 	holders := 0
 	for _, b := range all {
-		part := list(b.Holders)
+		part := phrase.And(b.Holders)
 		if b.Instance.Profile != "" {
 			part += fmt.Sprintf(" (%s at %d)", b.Instance.Profile, b.Instance.Start)
 		}
@@ -67,7 +59,7 @@ func ended(all []mig.Blocker) string {
 	if holders == 1 {
 		return parts[0] + " has ended"
 	}
-	return list(parts) + " have ended"
+	return phrase.And(parts) + " have ended"
 }
 
 // holder names who holds a device.
@@ -99,7 +91,7 @@ func differences(device *gpu.GPU, plan *mig.GPUPlan) string {
 	for _, empty := range device.MIG.Empty {
 		parts = append(parts, fmt.Sprintf("%s at %d has no compute instance", empty.Profile, empty.Start))
 	}
-	return list(parts)
+	return phrase.And(parts)
 }
 
 func onOff(on bool) string {

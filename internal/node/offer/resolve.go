@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // The maximum number of clients of an MPS server, which depends on the compute capability.
@@ -180,7 +181,7 @@ func (r *resolver) uniform(gpus []namedGPU) bool {
 			evidence = append(evidence, "GPU "+c.index()+" has no MIG device to offer")
 		default:
 			profiles = append(profiles, had...)
-			evidence = append(evidence, "GPU "+c.index()+" has "+and(had))
+			evidence = append(evidence, "GPU "+c.index()+" has "+phrase.And(had))
 		}
 		enabled++
 	}
@@ -189,7 +190,7 @@ func (r *resolver) uniform(gpus []namedGPU) bool {
 	}
 	r.problems.addGeneral(MIGNotSingle,
 		fmt.Sprintf("migStrategy single needs MIG enabled on all GPUs, with MIG devices of one profile, but %s; until then each MIG device is offered by its profile as under migStrategy mixed, and GPUs without MIG as %s; partition all GPUs changesInUse, exclude those that differ, or set migStrategy: mixed",
-			and(evidence), r.settings.ResourceName))
+			phrase.And(evidence), r.settings.ResourceName))
 	return false
 }
 
@@ -432,7 +433,7 @@ func (r *resolver) compareKinds() {
 		}
 		var sentence string
 		if len(kinds) > 1 {
-			sentence = fmt.Sprintf("resource %s has both %s, and a pod that requests it cannot choose which it gets", resource, and(kinds))
+			sentence = fmt.Sprintf("resource %s has both %s, and a pod that requests it cannot choose which it gets", resource, phrase.And(kinds))
 		}
 		if many && one {
 			if sentence == "" {

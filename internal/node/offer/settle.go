@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // namedHolders is how many holders are named in a reason.
@@ -108,16 +109,7 @@ func firstNames(names []string) string {
 			names[namedHolders] = "1 other"
 		}
 	}
-	return and(names)
-}
-
-// and joins names: "a, b and c".
-func and(names []string) string {
-	if len(names) < 2 {
-		return list(names)
-	}
-	last := len(names) - 1
-	return list(names[:last]) + " and " + names[last]
+	return phrase.And(names)
 }
 
 // becomes describes the next use of a device.
@@ -138,5 +130,5 @@ func becomes(next []Unit) string {
 			kinds[i] = fmt.Sprintf("%d devices %s", count[kind], kind)
 		}
 	}
-	return "becomes " + and(kinds)
+	return "becomes " + phrase.And(kinds)
 }

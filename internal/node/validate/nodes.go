@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // Where the driver's device nodes and files are.
@@ -81,7 +83,7 @@ func (r *run) findNodes(known found) (found, string, error) {
 	names := known.nodes.names()
 	if len(names) < r.Expect {
 		return known, "", fmt.Errorf("%s requested, and %s has the device nodes of %d: %s",
-			devices(r.Expect), deviceFolder, len(names), cmpNone(list(names)))
+			devices(r.Expect), deviceFolder, len(names), cmpNone(phrase.Some(names, mostNames)))
 	}
 	all := append(sharedNodes(), names...)
 	for i := range gpus {
@@ -96,7 +98,7 @@ func (r *run) findNodes(known found) (found, string, error) {
 			failed = append(failed, fmt.Errorf("open %s: %w", name, reason(err)))
 		}
 	}
-	return known, list(names), join(failed)
+	return known, phrase.Some(names, mostNames), join(failed)
 }
 
 // numbers lists the numbers in the names of the files of a folder, sorted.
@@ -137,7 +139,7 @@ func (r *run) migDevices(caps []int) ([]int, error) {
 func (r *run) findForeign(known found) (found, string, error) {
 	if n := known.nodes.count(); n > r.Expect {
 		return known, "", fmt.Errorf("%s requested, and %s has the device nodes of %d: %s",
-			devices(r.Expect), deviceFolder, n, list(known.nodes.names()))
+			devices(r.Expect), deviceFolder, n, phrase.Some(known.nodes.names(), mostNames))
 	}
 	others, err := r.otherGPUs(known.nodes.gpus)
 	if err != nil || len(others) == 0 || len(known.nodes.gpus) == 0 {
@@ -155,7 +157,7 @@ func (r *run) findForeign(known found) (found, string, error) {
 		}
 	}
 	if len(open) > 0 {
-		return known, "", fmt.Errorf("%s of a GPU that was not requested can be opened in this container after mknod", list(open))
+		return known, "", fmt.Errorf("%s of a GPU that was not requested can be opened in this container after mknod", phrase.Some(open, mostNames))
 	}
 	return known, fmt.Sprintf("%d other GPUs of the node are refused", len(others)), nil
 }

@@ -218,11 +218,5 @@ func join(list []error) error {
 	return fmt.Errorf(format, args...)
 }
 
-// list joins names, and counts those after the first few.
-func list(names []string) string {
-	const most = 8
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
+// mostNames is how many names a message lists.
+const mostNames = 8

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // testKinds runs gangs of the kinds that users have: a Job, a Job that is suspended at first, and the PodGroups of scheduler-plugins and
@@ -34,15 +34,15 @@ func (l *gangLab) testKinds(t *testing.T) {
 		if err != nil || len(definitions) != 1 {
 			t.Fatalf("%d definitions of PodGroups: %v", len(definitions), err)
 		}
-		l.testPodGroup(t, gangview.SchedulerPlugins, definitions[0], func(pod *corev1.Pod) { pod.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "kind-group"} })
+		l.testPodGroup(t, gangplan.SchedulerPlugins, definitions[0], func(pod *corev1.Pod) { pod.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "kind-group"} })
 	})
 	t.Run("Volcano", func(t *testing.T) {
 		definition := &unstructured.Unstructured{}
-		resource, _ := gangview.Volcano.Resource()
+		resource, _ := gangplan.Volcano.Resource()
 		if err := definition.UnmarshalJSON(fmt.Appendf(nil, podGroupDefinition, resource.Group, resource.Version)); err != nil {
 			t.Fatal(err)
 		}
-		l.testPodGroup(t, gangview.Volcano, definition, func(pod *corev1.Pod) {
+		l.testPodGroup(t, gangplan.Volcano, definition, func(pod *corev1.Pod) {
 			pod.Annotations = map[string]string{"scheduling.k8s.io/group-name": "kind-group"}
 		})
 	})
@@ -163,7 +163,7 @@ func downloadedModule(t *testing.T, module, sum string) string {
 }
 
 // testPodGroup runs pods that name a PodGroup of another project: they wait until it exists and its minimum is reached, and then all run.
-func (l *gangLab) testPodGroup(t *testing.T, source gangview.Source, definition *unstructured.Unstructured, join func(*corev1.Pod)) {
+func (l *gangLab) testPodGroup(t *testing.T, source gangplan.Source, definition *unstructured.Unstructured, join func(*corev1.Pod)) {
 	client, err := dynamic.NewForConfig(l.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func (l *gangLab) testPodGroup(t *testing.T, source gangview.Source, definition 
 		t.Errorf("before the PodGroup exists: %v", err)
 	}
 	group := podGroup(resource, 3)
-	if source == gangview.SchedulerPlugins {
+	if source == gangplan.SchedulerPlugins {
 		group.Object["spec"].(map[string]any)["scheduleTimeoutSeconds"] = int64(10)
 	}
 	waitUntil(t, 20*time.Second, "the API server serves PodGroups", func(ctx context.Context) error {

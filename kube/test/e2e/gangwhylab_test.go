@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
@@ -98,7 +98,7 @@ func (l *whyLab) member(t *testing.T, gang string, least int, change func(*corev
 // servePodGroups has the API server serve the PodGroups of scheduling-plugins, which the scheduler may read. It asks for them every 15 s.
 func (l *whyLab) servePodGroups(t *testing.T) {
 	t.Helper()
-	of, _ := gangview.SchedulerPlugins.Resource()
+	of, _ := gangplan.SchedulerPlugins.Resource()
 	objects := make([]*unstructured.Unstructured, 3)
 	for i, text := range []string{
 		fmt.Sprintf(podGroupDefinition, of.Group, of.Version),
@@ -125,7 +125,7 @@ func (l *whyLab) podGroup(t *testing.T, least int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of, _ := gangview.SchedulerPlugins.Resource()
+	of, _ := gangplan.SchedulerPlugins.Resource()
 	groups, group := client.Resource(of).Namespace(metav1.NamespaceDefault), podGroup(of, least)
 	group.SetName("train")
 	t.Cleanup(func() {

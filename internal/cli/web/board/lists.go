@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/core/problem"
 )
 
@@ -61,12 +62,8 @@ func (b *builder) awayNodes() {
 	b.manyAway = count > mostAway
 	if b.manyAway {
 		for reason, names := range away {
-			text := strings.Join(names[:min(len(names), mostAway)], ", ")
-			if more := len(names) - mostAway; more > 0 {
-				text += fmt.Sprintf(" and %d more", more)
-			}
 			b.board.Problems = append(b.board.Problems, v1alpha1.BoardProblem{
-				Code: awayCode(reason), Severity: string(problem.Error), Message: fmt.Sprintf("%d nodes: %s: %s; what is shown of them was written before", len(names), reason, text),
+				Code: awayCode(reason), Severity: string(problem.Error), Message: fmt.Sprintf("%d nodes: %s: %s; what is shown of them was written before", len(names), reason, phrase.Some(names, mostAway)),
 				Fix: "berth status, and kubectl -n berth-system get pods -o wide",
 			})
 		}

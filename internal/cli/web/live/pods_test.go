@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // bytesPerPod is what a list keeps of a pod, as measured.
@@ -199,15 +199,15 @@ func TestKeptPod(t *testing.T) {
 // TestKeptAnnotations checks that a pod is of the same gang as before, and says as much about where it has to be.
 func TestKeptAnnotations(t *testing.T) {
 	for _, name := range []string{
-		gangview.PodGroup, gangview.MinMember, gangview.AnnotationRequired, gangview.AnnotationPreferred, gangview.AnnotationSegment, gangview.AnnotationSegmentSize,
+		gangplan.PodGroup, gangplan.MinMember, gangplan.AnnotationRequired, gangplan.AnnotationPreferred, gangplan.AnnotationSegment, gangplan.AnnotationSegmentSize,
 		"scheduling.k8s.io/group-name", "volcano.sh/job-name", "leaderworkerset.sigs.k8s.io/size", "kueue.x-k8s.io/podset-required-topology",
 		"kueue.x-k8s.io/podset-slice-required-topology-constraints", "kai.scheduler/topology-required-placement", "kai.scheduler/segment-size",
 		corev1.MirrorPodAnnotationKey,
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", Annotations: map[string]string{name: "4", "example.com/other": "x"}}}
-		before, gang := gangview.KeyOf(pod)
+		before, gang := gangplan.KeyOf(pod)
 		(&PodKeeper{}).Keep(pod)
-		if after, still := gangview.KeyOf(pod); len(pod.Annotations) != 1 || pod.Annotations[name] != "4" || after != before || still != gang {
+		if after, still := gangplan.KeyOf(pod); len(pod.Annotations) != 1 || pod.Annotations[name] != "4" || after != before || still != gang {
 			t.Errorf("%s: kept are %v; the gang is %v, was %v", name, pod.Annotations, after, before)
 		}
 	}

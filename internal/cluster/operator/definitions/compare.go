@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // defaultedSpec returns the spec of an object as the API server would return it: with the defaults, and without fields that the version of
@@ -136,10 +138,7 @@ func list(fields []difference) string {
 	for _, d := range fields {
 		paths = append(paths, d.path)
 	}
-	if len(paths) > mostPaths {
-		return fmt.Sprintf("%s and %d more", strings.Join(paths[:mostPaths], ", "), len(paths)-mostPaths)
-	}
-	return strings.Join(paths, ", ")
+	return phrase.Some(paths, mostPaths)
 }
 
 // lastWriter returns the field manager that changed an object last, after the operator and without its status; "" for none. One that has

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/operator/attempts"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
 
 // Reconciler keeps the GPUStack.
@@ -169,7 +170,7 @@ func (r *Reconciler) apply(ctx context.Context, live *v1alpha1.GPUStack, w wante
 		return nil, err
 	}
 	if paths := w.differences(applied); len(paths) > 0 {
-		return nil, fmt.Errorf("the API server keeps other values of %s (an admission webhook may change them: exclude the object there)", list(paths))
+		return nil, fmt.Errorf("the API server keeps other values of %s (an admission webhook may change them: exclude the object there)", phrase.Some(paths, mostPaths))
 	}
 	return applied, nil
 }
@@ -192,15 +193,15 @@ func (r *Reconciler) reportCreated(applied *v1alpha1.GPUStack) {
 func (r *Reconciler) reportChanged(before *v1alpha1.GPUStack, w wanted, paths []string) {
 	hash := before.Annotations[hashAnnotation]
 	if hash != "" && hash != w.annotations[hashAnnotation] {
-		r.deps.Log.Info("Updated the GPUStack", "fields", list(paths), "version", w.spec.Version)
+		r.deps.Log.Info("Updated the GPUStack", "fields", phrase.Some(paths, mostPaths), "version", w.spec.Version)
 		return
 	}
-	if !r.deps.Objects.Undid(specOf(), list(paths)) {
+	if !r.deps.Objects.Undid(specOf(), phrase.Some(paths, mostPaths)) {
 		return
 	}
-	r.deps.Log.Warn("Undid an edit of the GPUStack", "fields", list(paths))
+	r.deps.Log.Warn("Undid an edit of the GPUStack", "fields", phrase.Some(paths, mostPaths))
 	r.deps.Events.Eventf(before, nil, corev1.EventTypeWarning, "EditUndone", "Apply", "%s differed from the ConfigMap %s/%s of the release; "+
-		"berth-operator restored it. To change it, change the values of the release", list(paths), r.deps.Namespace, v1alpha1.GPUStackConfigMap)
+		"berth-operator restored it. To change it, change the values of the release", phrase.Some(paths, mostPaths), r.deps.Namespace, v1alpha1.GPUStackConfigMap)
 }
 
 // say logs a problem with the ConfigMap once.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -128,11 +127,5 @@ func plain(spec v1alpha1.GPUStackSpec) map[string]json.RawMessage {
 	return fields
 }
 
-// list joins paths for a message; an Event has 1024 characters.
-func list(paths []string) string {
-	const most = 3
-	if len(paths) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(paths[:most], ", "), len(paths)-most)
-	}
-	return strings.Join(paths, ", ")
-}
+// mostPaths is how many paths a message lists: an Event has 1024 characters.
+const mostPaths = 3

@@ -1,8 +1,13 @@
 package gangplanner
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
 // Devices is Kubernetes' own plugin for the devices of drivers: those of ResourceClaims, and of extended resources that a DeviceClass
@@ -25,4 +30,35 @@ type Trial interface {
 	Mark() int
 	Undo(mark int)
 	End()
+}
+
+// needsDevices tells whether a plan depends on what Kubernetes' plugin for devices says.
+func (p *Planner) needsDevices(needs *gangplan.Requirements) bool {
+	return p.Devices != nil && slices.ContainsFunc(needs.Classes, func(c gangplan.Class) bool { return p.Devices.Needs(c.Pod) })
+}
+
+// manager returns the devices of the scheduler, nil where they are not known.
+func (p *Planner) manager() fwk.SharedDRAManager {
+	if p.Claims == nil {
+		return nil
+	}
+	return p.Claims.Manager()
+}
+
+// requestsOn returns what a pod requests of the GPUs of a node that the model counts, and of its CPU and memory: not what a DeviceClass
+// serves there, nor the devices of its claims.
+func (p *Planner) requestsOn(pod *v1.Pod, node fwk.NodeInfo) []fleet.Shape {
+	requests := p.Model.Requests(pod)
+	base := requests[0]
+	kept := slices.DeleteFunc(requests, func(s fleet.Shape) bool { return s.GPUs == 0 || p.servedOn(v1.ResourceName(s.Resource), node) })
+	if len(kept) == 0 {
+		return []fleet.Shape{{CPU: base.CPU, Memory: base.Memory}}
+	}
+	kept[0].CPU, kept[0].Memory = base.CPU, base.Memory
+	return kept
+}
+
+// servedOn tells whether a DeviceClass serves an extended resource on a node.
+func (p *Planner) servedOn(name v1.ResourceName, node fwk.NodeInfo) bool {
+	return p.Devices != nil && p.Devices.Served(name) && node.GetAllocatable().GetScalarResources()[name] == 0
 }

@@ -10,6 +10,6 @@
 //   - that a plan of an earlier state which Renew returns is one of the present state.
 //
 // It keeps nothing of its own, does no I/O, and is for the scheduling cycle, or for one goroutine beside it with a copy of the model. It
-// must not import anything of Berth but internal/cluster/fleetview, gangplan, gangview, the model, claims and budgets of the scheduler,
+// must not import anything of Berth but internal/cluster/fleetview, gangplan, the model, claims and budgets of the scheduler,
 // and internal/core, and of Kubernetes' scheduler only the public framework.
 package gangplanner

@@ -39,28 +39,33 @@ func (p *Planner) End(q *Question, holders []Holder, disruptions *budgets.Budget
 	if len(holders) == 0 || usesClaims(q.View.Members) {
 		return nil, nil
 	}
+
+	// Ask what has to end as if all of the holders had ended.
 	gone := map[types.UID]bool{}
 	for i := range holders {
 		for _, pod := range holders[i].Pods {
 			gone[pod.UID] = true
 		}
 	}
-	ask, _, err := p.ask(q, gone)
-	if err != nil || ask == nil {
+	needs, _, err := p.requirements(q, gone)
+	if err != nil || needs == nil {
 		return nil, err
 	}
-	ended, err := p.Model.End(q.Policy, ask.Keys, &ask.Gang, q.Held, p.holders(holders, disruptions), q.Budget)
+	ended, err := p.Model.End(q.Policy, needs.Keys, &needs.Gang, q.Held, p.holders(holders, disruptions), q.Budget)
 	if err != nil || ended == nil {
 		return nil, err
 	}
-	ending := &Ending{Plan: p.read(ask, &ended.Plan)}
+
+	// Name the pods of those that have to.
+	ending := &Ending{Plan: p.read(needs, &ended.Plan)}
 	if p.usesServed(q, &ending.Plan) {
 		return nil, nil
 	}
 	for _, i := range ended.Holders {
 		ending.Pods = append(ending.Pods, holders[i].Pods...)
 	}
-	// What other rules allow was asked as if all holders had ended.
+
+	// Check the places with these only. What other rules allow was asked as if all holders had ended.
 	if stands, err := p.Stands(q, ending, func(*v1.Pod) bool { return true }); err != nil || !stands {
 		return nil, err
 	}
@@ -102,6 +107,7 @@ func Started(pods []*v1.Pod) (first int64) {
 
 // holders describes holders by what is free on nodes when they have ended.
 func (p *Planner) holders(list []Holder, disruptions *budgets.Budgets) *gang.Holders {
+	// Each holder has its budgets, and its share of the nodes.
 	made := &gang.Holders{Budgets: disruptions.Allowed}
 	at, nodes := map[types.UID]int{}, map[int]bool{}
 	for i := range list {
@@ -118,6 +124,8 @@ func (p *Planner) holders(list []Holder, disruptions *budgets.Budgets) *gang.Hol
 		}
 		made.List = append(made.List, h)
 	}
+
+	// The GPUs of a node become free with all the holders that use them.
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		for _, held := range p.Model.View(node).Held() {
 			positions, ends := held.EndsWith(func(uid string) (int, bool) {

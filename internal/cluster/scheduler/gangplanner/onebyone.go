@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -19,15 +18,10 @@ import (
 // steps of gang.Budget: some 0.5 ms.
 const mostSteps, trySteps = 4000, 1 << 15
 
-// needsDevices tells whether a plan depends on what Kubernetes' plugin for devices says.
-func (p *Planner) needsDevices(ask *gangplan.Question) bool {
-	return p.Devices != nil && slices.ContainsFunc(ask.Classes, func(c gangplan.Class) bool { return p.Devices.Needs(c.Pod) })
-}
-
 // withDevices returns those of some plans with which every member gets its devices. Where there is none, it plans the gang as Kubernetes
 // places pods: member after member, each on a node on which it gets its devices beside those before it. The model of GPUs does not know all
 // devices: those of other drivers, and of nodes that serve an extended resource by ResourceClaims.
-func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.Plan, refusal *gang.Refusal) (answer Answer, err error) {
+func (p *Planner) withDevices(needs *gangplan.Requirements, q *Question, plans []gang.Plan, refusal *gang.Refusal) (answer Answer, err error) {
 	err = p.Model.Try(q.Policy, q.Held, func(places *model.Trial) error {
 		beside := q.Budget.Steps == 0 || q.Beside
 		devices := p.Devices.Try(beside)
@@ -35,10 +29,10 @@ func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.
 			return gang.ErrSteps // A gang is planned beside the cycles, which must not wait for that.
 		}
 		defer devices.End()
-		o := p.oneByOne(ask, q, places, devices)
+		o := p.oneByOne(needs, q, places, devices)
 		if !beside {
 			o.steps = min(o.steps, int(q.Budget.Steps/trySteps)) - len(q.Promised)
-			if o.steps <= 0 || q.exceeds(len(ask.Members)*len(q.Nodes)*capacitySteps) {
+			if o.steps <= 0 || q.exceeds(len(needs.Members)*len(q.Nodes)*capacitySteps) {
 				return gang.ErrSteps
 			}
 		}
@@ -61,7 +55,7 @@ func (p *Planner) withDevices(ask *gangplan.Question, q *Question, plans []gang.
 func (o *oneByOne) answer(plans []gang.Plan, refusal *gang.Refusal) (answer Answer) {
 	for i := range plans {
 		if o.carries(&plans[i]) {
-			plan := o.read(o.ask, &plans[i])
+			plan := o.read(o.needs, &plans[i])
 			plan.devices = true
 			answer.Plans = append(answer.Plans, plan)
 		}
@@ -83,7 +77,7 @@ func (o *oneByOne) answer(plans []gang.Plan, refusal *gang.Refusal) (answer Answ
 // oneByOne places members one by one.
 type oneByOne struct {
 	*Planner
-	ask      *gangplan.Question
+	needs    *gangplan.Requirements
 	q        *Question
 	places   *model.Trial
 	devices  Trial
@@ -117,25 +111,35 @@ type placed struct {
 	claims int
 }
 
-func (p *Planner) oneByOne(ask *gangplan.Question, q *Question, places *model.Trial, devices Trial) *oneByOne {
+func (p *Planner) oneByOne(needs *gangplan.Requirements, q *Question, places *model.Trial, devices Trial) *oneByOne {
 	o := &oneByOne{
-		Planner: p, ask: ask, q: q, places: places, devices: devices, topology: p.Model.Topology(ask.Keys), nodes: make([]fwk.NodeInfo, p.Model.Len()),
-		refused: map[[2]int]bool{}, why: map[[2]int]string{}, units: units(ask), bestLevel: ask.Required, steps: mostSteps + 4*len(ask.Members),
+		Planner:   p,
+		needs:     needs,
+		q:         q,
+		places:    places,
+		devices:   devices,
+		topology:  p.Model.Topology(needs.Keys),
+		nodes:     make([]fwk.NodeInfo, p.Model.Len()),
+		refused:   map[[2]int]bool{},
+		why:       map[[2]int]string{},
+		units:     units(needs),
+		bestLevel: needs.Required,
+		steps:     mostSteps + 4*len(needs.Members),
 	}
 	for position, node := range q.Nodes {
 		o.nodes[p.Model.At(position)] = node
 	}
-	for c := range ask.Classes {
-		o.capacity = append(o.capacity, ask.Gang.Classes[c].Capacity)
+	for c := range needs.Classes {
+		o.capacity = append(o.capacity, needs.Gang.Classes[c].Capacity)
 	}
 	return o
 }
 
 // units returns the members without a node, those that share ResourceClaims together, in the order of the first of each.
-func units(ask *gangplan.Question) (list [][]int) {
+func units(needs *gangplan.Requirements) (list [][]int) {
 	of := map[string]int{} // the unit of a claim
-	for i, pod := range ask.Members {
-		if ask.Gang.Members[i].Node != gang.Unbound {
+	for i, pod := range needs.Members {
+		if needs.Gang.Members[i].Node != gang.Unbound {
 			continue
 		}
 		unit := len(list)
@@ -171,23 +175,15 @@ func (o *oneByOne) carries(plan *gang.Plan) bool {
 	mark := o.devices.Mark()
 	defer o.devices.Undo(mark)
 	for i, node := range plan.Nodes {
-		if node == gang.Unbound || o.ask.Gang.Members[i].Node != gang.Unbound {
+		if node == gang.Unbound || o.needs.Gang.Members[i].Node != gang.Unbound {
 			continue
 		}
-		pod := o.ask.Members[i]
+		pod := o.needs.Members[i]
 		if o.steps--; o.over() || claims.Unbindable(o.manager(), pod, o.nodes[node]) != "" || o.devices.Place(pod, o.nodes[node]) != "" {
 			return false
 		}
 	}
 	return true
-}
-
-// manager returns the devices of the scheduler, nil where they are not known.
-func (p *Planner) manager() fwk.SharedDRAManager {
-	if p.Claims == nil {
-		return nil
-	}
-	return p.Claims.Manager()
 }
 
 // plan places the members in the first domain of the narrowest level that has capacity for all of them, or in the one with capacity for
@@ -197,20 +193,20 @@ func (o *oneByOne) plan() (Plan, bool) {
 	for _, unit := range o.units {
 		all += len(unit)
 	}
-	bound := len(o.ask.Members) - all
-	for level := o.ask.Preferred; level >= o.ask.Required; level-- {
-		for _, nodes := range o.topology.Domains(level, o.ask.Required) {
+	bound := len(o.needs.Members) - all
+	for level := o.needs.Preferred; level >= o.needs.Required; level-- {
+		for _, nodes := range o.topology.Domains(level, o.needs.Required) {
 			if len(o.best) < all && o.hasBound(nodes) {
 				o.onDomain(level, nodes, bound)
 			}
 		}
 	}
-	if bound+len(o.best) < o.ask.Gang.Min {
+	if bound+len(o.best) < o.needs.Gang.Min {
 		return Plan{}, false
 	}
 	plan := Plan{Places: map[types.UID]Place{}, Level: o.topology.Name(o.bestLevel), Domain: o.bestDomain}
 	for _, at := range o.best {
-		pod := o.ask.Members[at.member]
+		pod := o.needs.Members[at.member]
 		plan.Places[pod.UID] = Place{pod, o.nodes[at.node].Node().Name, at.requests}
 	}
 	return plan, true
@@ -228,8 +224,8 @@ func (o *oneByOne) onDomain(level int, nodes []int, bound int) {
 		keep()
 		o.nearest(nodes)
 	}
-	if level == o.ask.Required && len(o.ask.Classes) > 1 && o.ask.Gang.Segment.Size == 0 && bound+len(o.best) < o.ask.Gang.Min {
-		if o.reorder(nodes, bound); bound+len(o.placed) >= o.ask.Gang.Min {
+	if level == o.needs.Required && len(o.needs.Classes) > 1 && o.needs.Gang.Segment.Size == 0 && bound+len(o.best) < o.needs.Gang.Min {
+		if o.reorder(nodes, bound); bound+len(o.placed) >= o.needs.Gang.Min {
 			keep()
 		}
 	}
@@ -238,14 +234,14 @@ func (o *oneByOne) onDomain(level int, nodes []int, bound int) {
 
 // hasBound tells whether a domain has the nodes of all bound members.
 func (o *oneByOne) hasBound(nodes []int) bool {
-	return !slices.ContainsFunc(o.ask.Gang.Members, func(m gang.Member) bool { return m.Node != gang.Unbound && !slices.Contains(nodes, m.Node) })
+	return !slices.ContainsFunc(o.needs.Gang.Members, func(m gang.Member) bool { return m.Node != gang.Unbound && !slices.Contains(nodes, m.Node) })
 }
 
 // inDomain places as many members as fit on the nodes of a domain: all up to the first that does not.
 func (o *oneByOne) inDomain(nodes []int, bound int) {
-	if size := o.ask.Gang.Segment.Size; size > 0 {
-		for first := 0; first < len(o.ask.Members); first += size {
-			if !o.segment(first, min(first+size, len(o.ask.Members)), nodes) {
+	if size := o.needs.Gang.Segment.Size; size > 0 {
+		for first := 0; first < len(o.needs.Members); first += size {
+			if !o.segment(first, min(first+size, len(o.needs.Members)), nodes) {
 				return
 			}
 		}
@@ -261,7 +257,7 @@ const mostOrders = 8
 // others have taken the only nodes that it can use, is placed before them.
 func (o *oneByOne) reorder(nodes []int, bound int) {
 	first, count := 0, bound
-	for ; first < len(o.units) && count < o.ask.Gang.Min; first++ {
+	for ; first < len(o.units) && count < o.needs.Gang.Min; first++ {
 		count += len(o.units[first])
 	}
 	order, moved := slices.Clone(o.units[:first]), map[int]bool{}
@@ -283,7 +279,7 @@ func (o *oneByOne) reorder(nodes []int, bound int) {
 // inOrder places units on the nodes of a domain up to the first that does not fit, and returns its position.
 func (o *oneByOne) inOrder(units [][]int, nodes []int, bound int) (at int) {
 	for at, unit := range units {
-		if !o.unit(unit, nodes, max(1, o.ask.Gang.Min-bound-len(o.placed))) {
+		if !o.unit(unit, nodes, max(1, o.needs.Gang.Min-bound-len(o.placed))) {
 			return at
 		}
 	}
@@ -293,10 +289,10 @@ func (o *oneByOne) inOrder(units [][]int, nodes []int, bound int) (at int) {
 // segment places the members of a segment, from first to before last, on nodes of a domain that are in one domain of the segments' level.
 func (o *oneByOne) segment(first, last int, nodes []int) bool {
 	before := len(o.placed)
-	for _, cell := range o.topology.Domains(o.ask.Gang.Segment.Level, o.ask.Required) {
+	for _, cell := range o.topology.Domains(o.needs.Gang.Segment.Level, o.needs.Required) {
 		cell = slices.DeleteFunc(slices.Clone(cell), func(i int) bool { return !slices.Contains(nodes, i) })
 		away := func(m gang.Member) bool { return m.Node != gang.Unbound && !slices.Contains(cell, m.Node) }
-		if len(cell) == 0 || slices.ContainsFunc(o.ask.Gang.Members[first:last], away) {
+		if len(cell) == 0 || slices.ContainsFunc(o.needs.Gang.Members[first:last], away) {
 			continue
 		}
 		whole := true
@@ -370,13 +366,13 @@ func (o *oneByOne) over() bool {
 
 // place places a member on a node, if it fits there.
 func (o *oneByOne) place(member, node int) bool {
-	class := o.ask.Gang.Members[member].Class
+	class := o.needs.Gang.Members[member].Class
 	key := [2]int{class, node}
 	if o.refused[key] || o.over() {
 		return false
 	}
 	at := placed{member: member, node: node, mark: o.places.Mark(), claims: o.devices.Mark()}
-	at.requests = o.requestsOn(o.ask.Members[member], o.nodes[node])
+	at.requests = o.requestsOn(o.needs.Members[member], o.nodes[node])
 	if why := o.try(&at, class); why != "" {
 		o.places.Undo(at.mark)
 		o.refused[key], o.why[key] = true, why
@@ -388,12 +384,12 @@ func (o *oneByOne) place(member, node int) bool {
 
 // try places a member, or says why that cannot be.
 func (o *oneByOne) try(at *placed, class int) string {
-	pod, node, count := o.ask.Members[at.member], o.nodes[at.node], int32(1)
+	pod, node, count := o.needs.Members[at.member], o.nodes[at.node], int32(1)
 	used := gangplan.Amounts(pod)
 	for _, other := range o.placed {
 		if other.node == at.node {
-			Add(used, gangplan.Amounts(o.ask.Members[other.member]))
-			if o.ask.Gang.Members[other.member].Class == class {
+			Add(used, gangplan.Amounts(o.needs.Members[other.member]))
+			if o.needs.Gang.Members[other.member].Class == class {
 				count++
 			}
 		}
@@ -424,24 +420,6 @@ func (o *oneByOne) try(at *placed, class int) string {
 // otherRules is why a node is refused to a member by node selectors, taints, affinity, or what is held there.
 const otherRules = "other rules keep the pod from it"
 
-// requestsOn returns what a pod requests of the GPUs of a node that the model counts, and of its CPU and memory: not what a DeviceClass
-// serves there, nor the devices of its claims.
-func (p *Planner) requestsOn(pod *v1.Pod, node fwk.NodeInfo) []fleet.Shape {
-	requests := p.Model.Requests(pod)
-	base := requests[0]
-	kept := slices.DeleteFunc(requests, func(s fleet.Shape) bool { return s.GPUs == 0 || p.servedOn(v1.ResourceName(s.Resource), node) })
-	if len(kept) == 0 {
-		return []fleet.Shape{{CPU: base.CPU, Memory: base.Memory}}
-	}
-	kept[0].CPU, kept[0].Memory = base.CPU, base.Memory
-	return kept
-}
-
-// servedOn tells whether a DeviceClass serves an extended resource on a node.
-func (p *Planner) servedOn(name v1.ResourceName, node fwk.NodeInfo) bool {
-	return p.Devices != nil && p.Devices.Served(name) && node.GetAllocatable().GetScalarResources()[name] == 0
-}
-
 // undo takes back all members but the first that were placed.
 func (o *oneByOne) undo(keep int) {
 	if keep < len(o.placed) {
@@ -461,7 +439,7 @@ func (o *oneByOne) nearest(nodes []int) {
 		return
 	}
 	for _, node := range nodes {
-		why := o.why[[2]int{o.ask.Gang.Members[next].Class, node}]
+		why := o.why[[2]int{o.needs.Gang.Members[next].Class, node}]
 		if why != "" && (o.lack == "" || o.lack == otherRules) {
 			o.lackNode, o.lack = o.nodes[node].Node().Name, why
 		}
@@ -470,7 +448,7 @@ func (o *oneByOne) nearest(nodes []int) {
 
 // next returns the first member that has no place, or -1.
 func (o *oneByOne) next() int {
-	for i, m := range o.ask.Gang.Members {
+	for i, m := range o.needs.Gang.Members {
 		if m.Node == gang.Unbound && !slices.ContainsFunc(o.placed, func(at placed) bool { return at.member == i }) {
 			return i
 		}
@@ -481,13 +459,13 @@ func (o *oneByOne) next() int {
 // refusal says why the members do not fit.
 func (o *oneByOne) refusal() *gang.Refusal {
 	bound := 0
-	for _, m := range o.ask.Gang.Members {
+	for _, m := range o.needs.Gang.Members {
 		if m.Node != gang.Unbound {
 			bound++
 		}
 	}
 	return &gang.Refusal{
-		Min: o.ask.Gang.Min, Most: bound + len(o.best), Level: o.topology.Name(o.ask.Required), Domain: o.bestDomain,
-		Domains: len(o.topology.Domains(o.ask.Required, o.ask.Required)), Node: o.lackNode, Devices: o.lack, Rough: o.steps <= 0,
+		Min: o.needs.Gang.Min, Most: bound + len(o.best), Level: o.topology.Name(o.needs.Required), Domain: o.bestDomain,
+		Domains: len(o.topology.Domains(o.needs.Required, o.needs.Required)), Node: o.lackNode, Devices: o.lack, Rough: o.steps <= 0,
 	}
 }

@@ -12,7 +12,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -30,9 +29,9 @@ type Planner struct {
 // Question is what to plan.
 type Question struct {
 	Policy string
-	Levels gangview.Levels
+	Levels gangplan.Levels
 	// View is the gang: its members, of which Min less Done are placed or none.
-	View *gangview.Gang
+	View *gangplan.Gang
 	// Bound are the nodes of members that have one.
 	Bound map[types.UID]string
 	// Allowed are the nodes that other plugins let members use, by their signature, where that is known.
@@ -74,9 +73,9 @@ type Plan struct {
 	// Exact is false where there may be a better plan, which places more members.
 	Exact bool
 
-	// ask is the question that was answered, and made the answer. They are not set where members were placed one by one.
-	ask  *gangplan.Question
-	made gang.Plan
+	// needs is what was planned, and solution the plan of package gang. They are not set where members were placed one by one.
+	needs    *gangplan.Requirements
+	solution gang.Plan
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
 }
@@ -93,62 +92,81 @@ func (p *Planner) Plan(q *Question) (Answer, error) {
 	if q.exceeds(len(q.View.Members) * signatureSteps) {
 		return Answer{}, gang.ErrSteps
 	}
-	ask, answer, err := p.ask(q, nil)
-	if err != nil || ask == nil {
+
+	// See what the gang requires, and what each node can take of it.
+	needs, answer, err := p.requirements(q, nil)
+	if err != nil || needs == nil {
 		return answer, err
 	}
-	made, refusal, err := p.Model.Plans(q.Policy, ask.Keys, &ask.Gang, q.Held, max(1, q.Plans), q.Budget)
+
+	// Plan it on the model, and with its devices.
+	made, refusal, err := p.Model.Plans(q.Policy, needs.Keys, &needs.Gang, q.Held, max(1, q.Plans), q.Budget)
 	switch {
 	case err != nil:
 		return Answer{}, err
-	case p.needsDevices(ask):
-		return p.withDevices(ask, q, made, refusal)
+	case p.needsDevices(needs):
+		return p.withDevices(needs, q, made, refusal)
 	case refusal != nil:
 		return Answer{Refusal: refusal}, nil
 	}
+
+	// Name the nodes.
 	result := Answer{}
 	for i := range made {
-		result.Plans = append(result.Plans, p.read(ask, &made[i]))
+		result.Plans = append(result.Plans, p.read(needs, &made[i]))
 	}
 	return result, nil
 }
 
-// ask makes the question for the planner of package gang, or answers why there is none. Pods that are gone take nothing of their nodes.
-func (p *Planner) ask(q *Question, gone map[types.UID]bool) (*gangplan.Question, Answer, error) {
-	ask, err := gangplan.Ask(gangplan.Input{View: q.View, Levels: q.Levels, Requests: p.requests, Node: func(pod *v1.Pod) (int, bool) {
-		node := q.Bound[pod.UID]
-		if node == "" {
-			return gang.Unbound, true
-		}
-		return p.Model.Index(node)
-	}})
-	if err != nil || ask.Problem != "" {
-		return nil, Answer{Problem: ask.Problem}, err
+// requirements returns what the gang of a question requires, or answers why it cannot be planned. Pods that are gone take nothing of their
+// nodes.
+func (p *Planner) requirements(q *Question, gone map[types.UID]bool) (*gangplan.Requirements, Answer, error) {
+	needs, err := gangplan.Require(gangplan.Input{
+		View:     q.View,
+		Levels:   q.Levels,
+		Requests: p.requests,
+		Node: func(pod *v1.Pod) (int, bool) {
+			node := q.Bound[pod.UID]
+			if node == "" {
+				return gang.Unbound, true
+			}
+			return p.Model.Index(node)
+		},
+	})
+	if err != nil || needs.Problem != "" {
+		return nil, Answer{Problem: needs.Problem}, err
 	}
-	if away := len(q.View.Members) - len(ask.Members); away > 0 && gangplan.Least(q.View) > len(ask.Members) {
+	if away := len(q.View.Members) - len(needs.Members); away > 0 && gangplan.Least(q.View) > len(needs.Members) {
 		return nil, Answer{Gone: away}, nil
 	}
-	if q.exceeds(len(ask.Classes) * len(q.Nodes) * capacitySteps) {
+	if q.exceeds(len(needs.Classes) * len(q.Nodes) * capacitySteps) {
 		return nil, Answer{}, gang.ErrSteps
 	}
-	p.limit(&ask, q, gone)
-	return &ask, Answer{}, nil
+	p.limit(&needs, q, gone)
+	return &needs, Answer{}, nil
 }
 
 // read returns a plan by the names of nodes.
-func (p *Planner) read(ask *gangplan.Question, made *gang.Plan) Plan {
-	plan := Plan{Places: map[types.UID]Place{}, Level: p.Model.Topology(ask.Keys).Name(made.Level), Domain: made.Domain, Exact: made.Exact, ask: ask, made: *made}
-	for at, member := range ask.Gang.Members {
+func (p *Planner) read(needs *gangplan.Requirements, made *gang.Plan) Plan {
+	plan := Plan{
+		Places:   map[types.UID]Place{},
+		Level:    p.Model.Topology(needs.Keys).Name(made.Level),
+		Domain:   made.Domain,
+		Exact:    made.Exact,
+		needs:    needs,
+		solution: *made,
+	}
+	for at, member := range needs.Gang.Members {
 		if node := made.Nodes[at]; node != gang.Unbound && member.Node == gang.Unbound {
-			pod := ask.Members[at]
-			plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, ask.Gang.Classes[member.Class].Requests}
+			pod := needs.Members[at]
+			plan.Places[pod.UID] = Place{pod, p.Model.View(node).Node.Name, needs.Gang.Classes[member.Class].Requests}
 		}
 	}
 	return plan
 }
 
 // Sentence says why a gang does not fit.
-func Sentence(key gangview.Key, refusal *gang.Refusal, levels gangview.Levels) string {
+func Sentence(key gangplan.Key, refusal *gang.Refusal, levels gangplan.Levels) string {
 	named := *refusal
 	named.Level, named.Wider = levels.NameOf(named.Level), levels.NameOf(named.Wider)
 	text := fmt.Sprintf("berth: gang %s waits as a whole: %s", key, &named)
@@ -159,7 +177,7 @@ func Sentence(key gangview.Key, refusal *gang.Refusal, levels gangview.Levels) s
 }
 
 // NoMore says why none of the members that wait is placed of a gang that has its least number of members.
-func NoMore(view *gangview.Gang, levels gangview.Levels) string {
+func NoMore(view *gangplan.Gang, levels gangplan.Levels) string {
 	text := fmt.Sprintf("gang %s has its least number of members, %d, and there is no capacity for more", view.Key, view.Min)
 	if size := view.Topology.SegmentSize; size > 0 {
 		text += fmt.Sprintf(" where their segments have to be, each of %d members in one %s", size, levels.NameOf(view.Topology.SegmentLevel))
@@ -187,20 +205,20 @@ func (p *Planner) requests(pod *v1.Pod) []fleet.Shape {
 }
 
 // limit sets how many members rules that the model does not know let run on each node without the pods that are gone.
-func (p *Planner) limit(ask *gangplan.Question, q *Question, gone map[types.UID]bool) {
-	for c := range ask.Classes {
-		ask.Gang.Classes[c].Capacity = p.capacity(&ask.Classes[c], q, gone)
+func (p *Planner) limit(needs *gangplan.Requirements, q *Question, gone map[types.UID]bool) {
+	for c := range needs.Classes {
+		needs.Gang.Classes[c].Capacity = p.capacity(&needs.Classes[c], q, gone)
 	}
-	ask.Gang.Others = nil
-	shared := ask.Shared()
+	needs.Gang.Others = nil
+	shared := needs.Shared()
 	for _, name := range slices.Sorted(maps.Keys(shared)) {
 		if free, limited := p.others(name, q, gone); limited {
-			ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: shared[name], Free: free})
+			needs.Gang.Others = append(needs.Gang.Others, gang.Other{Wants: shared[name], Free: free})
 		}
 	}
 	// A port of the host that another pod uses is no capacity of the class.
-	for _, users := range ask.SharedPorts() {
-		ask.Gang.Others = append(ask.Gang.Others, gang.Other{Wants: users, Free: slices.Repeat([]int64{1}, len(q.Nodes))})
+	for _, users := range needs.SharedPorts() {
+		needs.Gang.Others = append(needs.Gang.Others, gang.Other{Wants: users, Free: slices.Repeat([]int64{1}, len(q.Nodes))})
 	}
 }
 

@@ -33,20 +33,20 @@ func (p *Planner) Renew(q *Question, old *Plan) (*Plan, map[types.UID]Place, err
 	if old.devices {
 		return p.renewDevices(q, old)
 	}
-	ask, made, err := p.again(q, old, nil)
+	needs, made, err := p.present(q, old, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	plan, kept, refusal, err := p.Model.Renew(q.Policy, ask.Keys, &ask.Gang, q.Held, made, q.Budget)
+	plan, kept, refusal, err := p.Model.Renew(q.Policy, needs.Keys, &needs.Gang, q.Held, made, q.Budget)
 	over := errors.Is(err, gang.ErrSteps)
 	if err != nil && !over {
 		return nil, nil, err
 	}
 	if refusal != nil || over {
 		made.Nodes = kept
-		return nil, p.read(ask, made).Places, nil
+		return nil, p.read(needs, made).Places, nil
 	}
-	renewed := p.read(ask, &plan)
+	renewed := p.read(needs, &plan)
 	return &renewed, nil, nil
 }
 
@@ -80,22 +80,22 @@ func (p *Planner) Stands(q *Question, ending *Ending, present func(*v1.Pod) bool
 			gone[pod.UID] = true
 		}
 	}
-	ask, made, err := p.again(q, &ending.Plan, gone)
+	needs, made, err := p.present(q, &ending.Plan, gone)
 	if err != nil {
 		return false, err
 	}
-	return p.Model.Stands(q.Policy, ask.Keys, &ask.Gang, q.Held, p.holders(holders, budgets.New(nil)), made, q.Budget)
+	return p.Model.Stands(q.Policy, needs.Keys, &needs.Gang, q.Held, p.holders(holders, budgets.New(nil)), made, q.Budget)
 }
 
-// again returns the question that a plan answers, and the plan, by the nodes that there are now. A member whose node does not exist any
-// more has none.
-func (p *Planner) again(q *Question, old *Plan, gone map[types.UID]bool) (*gangplan.Question, *gang.Plan, error) {
-	ask, made := *old.ask, old.made
-	ask.Gang.Members, ask.Gang.Classes = slices.Clone(ask.Gang.Members), slices.Clone(ask.Gang.Classes)
-	made.Nodes = slices.Repeat([]int{gang.Unbound}, len(ask.Members))
+// present returns what a plan was made for, and the plan, by the nodes that there are now. That of a member is gang.Gone where it does
+// not exist any more.
+func (p *Planner) present(q *Question, old *Plan, gone map[types.UID]bool) (*gangplan.Requirements, *gang.Plan, error) {
+	needs, made := *old.needs, old.solution
+	needs.Gang.Members, needs.Gang.Classes = slices.Clone(needs.Gang.Members), slices.Clone(needs.Gang.Classes)
+	made.Nodes = slices.Repeat([]int{gang.Unbound}, len(needs.Members))
 	planned := map[string]bool{}
-	for i, pod := range ask.Members {
-		member := &ask.Gang.Members[i]
+	for i, pod := range needs.Members {
+		member := &needs.Gang.Members[i]
 		was := member.Node != gang.Unbound
 		member.Node = gang.Unbound
 		if node := q.Bound[pod.UID]; node != "" {
@@ -111,15 +111,16 @@ func (p *Planner) again(q *Question, old *Plan, gone map[types.UID]bool) (*gangp
 		}
 		if place, has := old.Places[pod.UID]; has {
 			planned[place.Node] = true
+			made.Nodes[i] = gang.Gone
 			if at, known := p.Model.Index(place.Node); known {
 				made.Nodes[i] = at
 			}
 		}
 	}
 	narrow := *q
-	if q.exceeds(len(ask.Classes) * len(q.Nodes) * capacitySteps) {
+	if q.exceeds(len(needs.Classes) * len(q.Nodes) * capacitySteps) {
 		narrow.Within = planned // Members of so many kinds are planned again for these nodes only.
 	}
-	p.limit(&ask, &narrow, gone)
-	return &ask, &made, nil
+	p.limit(&needs, &narrow, gone)
+	return &needs, &made, nil
 }

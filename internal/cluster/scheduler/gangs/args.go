@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // Args are the arguments of the plugin in a KubeSchedulerConfiguration.
@@ -24,7 +24,7 @@ type Args struct {
 
 // settings are the arguments that were read.
 type settings struct {
-	levels gangview.Levels
+	levels gangplan.Levels
 	// reserveAfter is 0 for the default, and negative where nothing is reserved.
 	reserveAfter time.Duration
 }
@@ -60,7 +60,7 @@ func parseArgs(object runtime.Object) (settings, error) {
 		return settings{}, err
 	}
 	if len(args.TopologyLevels) == 0 {
-		s.levels = gangview.DefaultLevels()
+		s.levels = gangplan.DefaultLevels()
 		return s, nil
 	}
 	if len(args.TopologyLevels) > mostLevels {
@@ -72,7 +72,7 @@ func parseArgs(object runtime.Object) (settings, error) {
 			return settings{}, fmt.Errorf("arguments of the plugin %s: the level {name: %q, key: %q}; want a name and a label key, each once", Name, l.Name, l.Key)
 		}
 		seen[l.Name], seen[l.Key] = true, true
-		s.levels = append(s.levels, gangview.Level(l))
+		s.levels = append(s.levels, gangplan.Level(l))
 	}
 	return s, nil
 }

@@ -14,41 +14,40 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
-const many = gangview.MaxMembers
+const many = gangplan.MaxMembers
 
 // BenchmarkLife measures what the parts of the life of a gang of 4,096 members cost the registry, all members together.
 func BenchmarkLife(b *testing.B) {
 	created := func() *world {
 		w := newWorld()
 		for i := range many {
-			w.set(pod(i, many, ""))
+			w.registry.set(pod(i, many, ""))
 		}
 		return w
 	}
 	bound := func() *world {
 		w := created()
 		for i := range many {
-			w.set(pod(i, many, "n0"))
+			w.registry.set(pod(i, many, "n0"))
 		}
-		w.overdue()
+		w.registry.overdue()
 		return w
 	}
 	steps := map[string]struct {
 		before func() *world
 		step   func(w *world, i int)
 	}{
-		"create":     {newWorld, func(w *world, i int) { w.set(pod(i, many, "")) }},
+		"create":     {newWorld, func(w *world, i int) { w.registry.set(pod(i, many, "")) }},
 		"PreEnqueue": {created, func(w *world, i int) { w.why(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))]) }},
 		"event":      {created, func(w *world, i int) { w.leads(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))], nil) }},
 		"bind": {created, func(w *world, i int) {
-			w.bind(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))], "n0")
-			w.set(pod(i, many, "n0"))
+			w.registry.bind(w.train().pods[types.UID(fmt.Sprintf("uid-%d", i))], "n0")
+			w.registry.set(pod(i, many, "n0"))
 		}},
-		"run":    {bound, func(w *world, i int) { p := pod(i, many, "n0"); p.Status.Phase = v1.PodRunning; w.set(p) }},
-		"delete": {bound, func(w *world, i int) { w.remove(pod(i, many, "n0")) }},
+		"run":    {bound, func(w *world, i int) { p := pod(i, many, "n0"); p.Status.Phase = v1.PodRunning; w.registry.set(p) }},
+		"delete": {bound, func(w *world, i int) { w.registry.remove(pod(i, many, "n0")) }},
 	}
 	for _, name := range []string{"create", "PreEnqueue", "event", "bind", "run", "delete"} {
 		b.Run(name, func(b *testing.B) {
@@ -80,8 +79,8 @@ func BenchmarkManyGangs(b *testing.B) {
 	var pods []*v1.Pod
 	for i := range 10_000 {
 		p := pod(i, 1, "")
-		p.Labels = map[string]string{gangview.PodGroup: fmt.Sprintf("gang-%d", i), gangview.MinMember: "1"}
-		w.set(p)
+		p.Labels = map[string]string{gangplan.PodGroup: fmt.Sprintf("gang-%d", i), gangplan.MinMember: "1"}
+		w.registry.set(p)
 		pods = append(pods, p)
 	}
 	p := &Plugin{gangs: w.registry}
@@ -97,7 +96,7 @@ func BenchmarkManyGangs(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			w.overdue()
+			w.registry.overdue()
 		}
 	})
 }
@@ -106,7 +105,7 @@ func BenchmarkManyGangs(b *testing.B) {
 func BenchmarkFilter(b *testing.B) {
 	w := newWorld()
 	for i := range 4 {
-		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangview.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
+		w.holds.add(&hold{pod: types.UID(fmt.Sprint(i)), gang: gangplan.Key{Namespace: "ml", Name: "train"}, node: "n0", amounts: gangplan.Amounts(pod(0, 1, ""))})
 	}
 	p, c, other := &Plugin{gangs: w.registry}, &cycle{seeker: seeker{amounts: gangplan.Amounts(pod(0, 1, ""))}}, pod(0, 1, "")
 	for _, name := range []string{"n0", "n1"} {
@@ -151,7 +150,7 @@ func BenchmarkCycle(b *testing.B) {
 			}
 		}, 0, false},
 		{"segments", 20, 64, 1, func(p *v1.Pod, _ int) {
-			p.Annotations = map[string]string{gangview.AnnotationSegment: "rack", gangview.AnnotationSegmentSize: "16"}
+			p.Annotations = map[string]string{gangplan.AnnotationSegment: "rack", gangplan.AnnotationSegmentSize: "16"}
 		}, 0, false},
 		{"unfit", 1, 256, 8, nil, 3, false},
 		{"unfit kinds, nodes differ", 1, 1024, 2, kinds, 0, true},
@@ -179,7 +178,7 @@ func BenchmarkCycle(b *testing.B) {
 						if load.change != nil {
 							load.change(p, i)
 						}
-						if s.set(p); i == 0 {
+						if s.registry.set(p); i == 0 {
 							first = p
 						}
 					}

@@ -14,7 +14,6 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
@@ -34,10 +33,10 @@ type job struct {
 	ended time.Time
 	// missed is true where devices have become free since it began, which the version of the model does not tell.
 	missed bool
-	// q is what was asked, with the plan, or what has to end for the gang. text says why there is no plan.
-	q    *question
-	text string
-	err  error
+	// q is what was asked, with the plan, or what has to end for the gang. reason says why there is no plan.
+	q      *attempt
+	reason string
+	err    error
 }
 
 // says is why a member waits while its gang is planned.
@@ -46,7 +45,7 @@ func (j *job) says() string {
 }
 
 // begin has a gang planned beside the scheduling cycles, and returns why its members wait.
-func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
+func (p *Plugin) begin(g *gang, q *attempt, nodes []fwk.NodeInfo) string {
 	r := p.gangs
 	r.mu.Lock()
 	switch {
@@ -55,11 +54,10 @@ func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 		return unknownGang // It has ended since it was asked about.
 	case r.job != nil:
 		defer r.mu.Unlock()
-		g.queued = true
+		r.queueJob(g)
 		return r.queuedText(g)
 	}
-	j := &job{gang: g, began: r.clock.Now(), q: q}
-	r.job, g.job, g.queued = j, j, false
+	j := r.startJob(g, q)
 	r.mu.Unlock()
 	beside, copies := p.copy(nodes)
 	text := j.says()
@@ -67,21 +65,20 @@ func (p *Plugin) begin(g *gang, q *question, nodes []fwk.NodeInfo) string {
 	return text
 }
 
-// beside returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result. The caller holds
-// the lock.
-func (r *registry) beside(g *gang) (text string, waits bool) {
+// waitsForJob returns why a member waits whose gang is planned beside the cycles; the text is empty once there is a result.
+func (r *registry) waitsForJob(g *gang) (text string, waits bool) {
 	switch {
-	case g.job != nil && g.job.done:
+	case g.stage == stagePlanning && g.job.done:
 		return "", true
-	case g.job != nil:
+	case g.stage == stagePlanning:
 		return g.job.says(), true
-	case g.queued && r.job != nil:
+	case g.stage == stageQueued && r.job != nil:
 		return r.queuedText(g), true
 	}
 	return "", false
 }
 
-// queuedText is why a member waits whose gang is planned after another one. The caller holds the lock.
+// queuedText is why a member waits whose gang is planned after another one.
 func (r *registry) queuedText(g *gang) string {
 	return fmt.Sprintf("berth: gang %s is planned once gang %s is", g.name, r.job.gang.name)
 }
@@ -89,7 +86,14 @@ func (r *registry) queuedText(g *gang) string {
 // copy returns a plugin that plans on a copy of the present state, and the nodes of that. The scheduler changes its own in place.
 func (p *Plugin) copy(nodes []fwk.NodeInfo) (*Plugin, []fwk.NodeInfo) {
 	m, policy := p.model.Copy(), p.policy()
-	c := &Plugin{handle: p.handle, model: m, gangs: p.gangs, planner: gangplanner.Planner{Model: m, Devices: p.planner.Devices}, policy: func() string { return policy }, ended: p.ended}
+	c := &Plugin{
+		handle:  p.handle,
+		model:   m,
+		gangs:   p.gangs,
+		planner: gangplanner.Planner{Model: m, Devices: p.planner.Devices},
+		policy:  func() string { return policy },
+		ended:   p.ended,
+	}
 	if p.planner.Claims != nil {
 		c.planner.Claims = claims.New(p.handle.SharedDRAManager(), m)
 	}
@@ -103,13 +107,15 @@ func (p *Plugin) copy(nodes []fwk.NodeInfo) (*Plugin, []fwk.NodeInfo) {
 // run plans the gang of a job, and looks for pods that have to end for it if it does not fit.
 func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 	r := p.gangs
+
+	// Plan the gang with the larger budget, and look for what has to end for it.
 	q := *j.q
-	q.beside = true
-	q.budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
+	q.Nodes, q.Beside = nodes, true
+	q.Budget = core.Budget{Steps: r.limits.BesideSteps, Rough: true, Stop: func() bool {
 		runtime.Gosched() // The scheduling cycle goes first where there is one core.
 		return j.stopped.Load() || p.ended.Err() != nil
 	}}
-	_, text, err := p.plan(&q, nodes)
+	_, text, err := p.plan(&q)
 	took := r.clock.Since(j.began)
 	switch {
 	case errors.Is(err, core.ErrSteps):
@@ -118,8 +124,10 @@ func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 		q.search, err = p.lookIn(&q, nodes)
 	}
 	q.pause = pauseAfter(took)
+
+	// Publish the result, and bring back the member that uses it.
 	r.mu.Lock()
-	j.done, j.ended, j.q, j.text, j.err = true, r.clock.Now(), &q, text, err
+	j.done, j.ended, j.q, j.reason, j.err = true, r.clock.Now(), &q, text, err
 	var list []*v1.Pod
 	if j.gang.job == j {
 		list = r.users(j)
@@ -129,7 +137,7 @@ func (p *Plugin) run(j *job, nodes []fwk.NodeInfo) {
 }
 
 // lookIn is look in a copy of the state. What could not be decided in time is as if there was nothing.
-func (p *Plugin) lookIn(q *question, nodes []fwk.NodeInfo) (*search, error) {
+func (p *Plugin) lookIn(q *attempt, nodes []fwk.NodeInfo) (*search, error) {
 	began, f := p.gangs.clock.Now(), frozen{}
 	for _, node := range nodes {
 		f[node.Node().Name] = node
@@ -152,8 +160,10 @@ func (f frozen) usable(name string) bool { return isUsable(f[name]) }
 func (f frozen) has(name string, pod types.UID) bool { return hasPod(f[name], pod) }
 
 // conclude uses the result of a job in the cycle of a member, as decide does.
-func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
+func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (node, text string, asked *attempt, err error) {
 	r := p.gangs
+
+	// Leave the result to a member that gets a node by it.
 	r.mu.Lock()
 	if users := r.users(j); !j.places(pod) && len(users) > 0 && j.places(users[0]) {
 		r.mu.Unlock()
@@ -161,7 +171,9 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, j.q.view.Min), nil, nil
 	}
 	r.mu.Unlock()
-	defer func() { activate(p.handle, r.free(j)) }()
+
+	// Whatever comes of the result, it is used now.
+	defer func() { activate(p.handle, p.finishJob(j)) }()
 	if j.err != nil {
 		return "", "", nil, j.err
 	}
@@ -170,8 +182,10 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 	if text := r.outdated(g, j.q); text != "" {
 		return "", text, nil, nil
 	}
-	if j.q.made == nil || len(j.q.made.Places) == 0 {
-		if _, text = r.answer(g, pod, j.q, nil, j.text); j.q.short {
+
+	// There is no plan: keep why.
+	if j.q.result == nil || len(j.q.result.Places) == 0 {
+		if _, text = r.answer(g, pod, j.q, nil, j.reason); j.q.short {
 			asked = j.q
 		}
 		if j.missed || j.q.version != p.model.Version() || j.q.changes != g.changes {
@@ -179,9 +193,11 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 		}
 		return "", text, asked, nil
 	}
+
+	// There is a plan: check it against the present state, without the lock, and keep it if its places are still free.
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
 	r.mu.Unlock()
-	renewed, kept, err := p.planner.Renew(p.asks(&q, q.view, nodes), j.q.made)
+	renewed, kept, err := p.planner.Renew(p.questionOf(&q, q.view), j.q.result)
 	r.mu.Lock()
 	if err != nil {
 		return "", "", nil, err
@@ -197,88 +213,40 @@ func (p *Plugin) conclude(pod *v1.Pod, g *gang, j *job, nodes []fwk.NodeInfo) (n
 }
 
 // outdated returns why the result of a question is of no use: the gang is another one now. Members that have come in between are planned
-// later, but where segments depend on who there is. The caller holds the lock.
-func (r *registry) outdated(g *gang, q *question) string {
+// later, but where segments depend on who there is.
+func (r *registry) outdated(g *gang, q *attempt) string {
 	if r.gangs[q.key] != g {
 		return unknownGang
 	}
-	if g.changes == q.changes && maps.Equal(g.nodes(), q.bound) || r.covers(g, q) {
+	if g.changes == q.changes && maps.Equal(g.nodes(), q.Bound) || r.covers(g, q) {
 		return ""
 	}
 	g.wakeAt(r.clock.Now())
 	return "the gang has changed while it was planned"
 }
 
-// covers tells whether the members of a question are still as they were. The caller holds the lock.
-func (r *registry) covers(g *gang, q *question) bool {
+// covers tells whether the members of a question are still as they were.
+func (r *registry) covers(g *gang, q *attempt) bool {
 	view := r.build(g)
-	if !ready(view) || view.Min != q.view.Min || view.Done != q.view.Done || view.Topology != q.view.Topology || view.Topology.SegmentSize > 0 || !maps.Equal(g.nodes(), q.bound) {
+	same := view.Min == q.view.Min && view.Done == q.view.Done && view.Topology == q.view.Topology && maps.Equal(g.nodes(), q.Bound)
+	if !ready(view) || !same || view.Topology.SegmentSize > 0 {
 		return false
 	}
 	for _, old := range q.view.Members {
 		now := g.pods[old.UID]
-		if now == nil || !sameContent(old, now) || q.bound[old.UID] == "" && g.absent[old.UID] && !q.absent[old.UID] {
+		if now == nil || !sameContent(old, now) || q.Bound[old.UID] == "" && g.absent[old.UID] && !q.absent[old.UID] {
 			return false
 		}
 	}
 	return true
 }
 
-// keptPrefix is before the UID of a member in what is held for it between two plans.
-const keptPrefix = "planned/"
-
-// overtaken gives up a plan of which places were taken while it was made, and returns why the gang waits. The places that are still free
-// are held while it is planned again, so that it cannot be overtaken for ever. From the third time in a row on it waits before that. The
-// caller holds the lock.
-func (r *registry) overtaken(g *gang, j *job, kept map[types.UID]gangplanner.Place) string {
-	r.dropKept(g)
-	now := r.clock.Now()
-	for uid, at := range kept {
-		made := &hold{
-			pod: keptPrefix + uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod), until: now.Add(r.limits.Reserve + 2*j.ended.Sub(j.began)),
-		}
-		r.holds.add(made)
-		g.kept = append(g.kept, made.pod)
-	}
-	g.overtakings++
-	g.next = now.Add(r.limits.retryAfter(g.overtakings))
-	g.wakeAt(g.next)
-	places := len(j.q.made.Places)
-	return fmt.Sprintf("berth: gang %s is planned again, since %d of its %d places were taken while it was planned", g.name, places-len(kept), places)
-}
-
-// dropKept ends what is held for a gang between two plans. The caller holds the lock.
-func (r *registry) dropKept(g *gang) {
-	for _, place := range g.kept {
-		r.holds.remove(place)
-	}
-	g.kept = nil
-}
-
-// abandon ends the planning of a gang. The caller holds the lock.
-func (r *registry) abandon(g *gang) {
-	r.dropKept(g)
-	g.queued, g.overtakings = false, 0
-	if g.job == nil {
-		return
-	}
-	g.job.stopped.Store(true)
-	if r.job == g.job {
-		r.job = nil
-	}
-	g.job = nil
-}
-
-// free ends a job whose result was used, and returns the members that can have their gangs planned now.
-func (r *registry) free(j *job) []*v1.Pod {
+// finishJob ends a job whose result was used, and returns the members that can have their gangs planned now.
+func (p *Plugin) finishJob(j *job) []*v1.Pod {
+	r := p.gangs
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if j.gang.job == j {
-		j.gang.job = nil
-	}
-	if r.job == j {
-		r.job = nil
-	}
+	r.endJob(j)
 	return r.nextJob()
 }
 
@@ -292,11 +260,11 @@ func (r *registry) nextJob() (list []*v1.Pod) {
 	}
 	var line []*gang
 	for _, g := range r.gangs {
-		if !g.queued {
+		if g.stage != stageQueued {
 			continue
 		}
 		if r.build(g); !g.ready || len(r.planner(g)) == 0 {
-			g.queued = false // It cannot be planned now.
+			r.dequeueJob(g) // It cannot be planned now.
 			continue
 		}
 		line = append(line, g)
@@ -308,13 +276,12 @@ func (r *registry) nextJob() (list []*v1.Pod) {
 		return 1
 	})
 	for _, g := range line[:min(len(line), mostNext)] {
-		g.refused = nil // It is to be planned, not to be refused as before.
 		list = append(list, r.planner(g)...)
 	}
 	return list
 }
 
-// planner returns a member of a gang that can plan it. The caller holds the lock.
+// planner returns a member of a gang that can plan it.
 func (r *registry) planner(g *gang) []*v1.Pod {
 	if list := r.leader(g); len(list) > 0 {
 		return list
@@ -325,7 +292,7 @@ func (r *registry) planner(g *gang) []*v1.Pod {
 	return nil
 }
 
-// users returns a member that uses the result of a job: one that gets a node by it, if there is a plan. The caller holds the lock.
+// users returns a member that uses the result of a job: one that gets a node by it, if there is a plan.
 func (r *registry) users(j *job) []*v1.Pod {
 	for _, pod := range j.q.view.Members {
 		if now := j.gang.pods[pod.UID]; now != nil && j.places(pod) && j.gang.waits(now) && !j.gang.absent[pod.UID] {
@@ -336,10 +303,12 @@ func (r *registry) users(j *job) []*v1.Pod {
 }
 
 // places tells whether a member gets a node by the result.
-func (j *job) places(pod *v1.Pod) bool { return j.q.made != nil && j.q.made.Places[pod.UID].Node != "" }
+func (j *job) places(pod *v1.Pod) bool {
+	return j.q.result != nil && j.q.result.Places[pod.UID].Node != ""
+}
 
 // lateJob brings the member back that uses the result of a job: the queue loses one that is brought back in its own cycle. A result that
-// none uses for long is dropped, and so is that of a gang without its least number of members. The caller holds the lock.
+// none uses for long is dropped, and so is that of a gang without its least number of members.
 func (r *registry) lateJob(g *gang, now time.Time) []*v1.Pod {
 	j := g.job
 	if j == nil {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -140,7 +140,7 @@ func (s *scene) infos() []fwk.NodeInfo {
 func sized(gang string, index, least int, gpus int64) *v1.Pod {
 	p := pod(index, least, "")
 	p.Name, p.UID = fmt.Sprintf("%s-%d", gang, index), types.UID(fmt.Sprintf("uid-%s-%d", gang, index))
-	p.Labels[gangview.PodGroup] = gang
+	p.Labels[gangplan.PodGroup] = gang
 	p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = *resource.NewQuantity(gpus, resource.DecimalSI)
 	return p
 }
@@ -159,7 +159,7 @@ func (s *scene) cycle(pod *v1.Pod) string {
 	at := slices.IndexFunc(s.nodes, func(n *liveNode) bool { return n.node.Name == node })
 	if at < 0 {
 		// The scheduler's own filters refuse a node that has gone: the gang is planned again.
-		s.again(pod, map[string]bool{}, "the node has gone")
+		s.replan(pod, map[string]bool{}, "the node has gone")
 		return "refused"
 	}
 	others, ok := s.reserve(pod, node)
@@ -201,7 +201,7 @@ func (s *scene) other(from int, gpus int64) bool {
 	s.number++
 	p := sized("other", s.number, 1, gpus)
 	p.Labels = nil
-	c := &cycle{seeker: s.seeker(p, gangview.Key{})}
+	c := &cycle{seeker: s.seeker(p, gangplan.Key{})}
 	for i := range s.nodes {
 		n := s.nodes[(from+i)%len(s.nodes)]
 		if used := n.GetRequested().(amounts); used.gpus+gpus <= n.gpus && s.plugin.lacks(c, p, n) == nil {
@@ -247,7 +247,12 @@ func TestBeside(t *testing.T) {
 			}
 		}, "the gang of the pod is not known"},
 		"a node is deleted": {func(s *scene) { s.nodes = s.nodes[1:] }, "n"},
-		"a node is added":   {func(s *scene) { s.addNode() }, "n"},
+		"a node of the plan is deleted": {func(s *scene) {
+			s.work()
+			place := s.train().job.q.result.Places["uid-train-0"]
+			s.nodes = slices.DeleteFunc(s.nodes, func(n *liveNode) bool { return n.node.Name == place.Node })
+		}, "is planned again, since 2 of its 8 places were taken"},
+		"a node is added": {func(s *scene) { s.addNode() }, "n"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -269,6 +274,9 @@ func TestBeside(t *testing.T) {
 			text := s.cycle(first)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("the first member gets %q; want %q", text, test.want)
+			}
+			if g := s.of(first); test.want == "n" && (g.plan == nil || len(g.plan.nodes) < size) {
+				t.Errorf("the first member gets %q by the plan %v; want places for %d members", text, g.plan, size)
 			}
 			s.overdue()
 			if s.job != nil {
@@ -323,7 +331,7 @@ func TestBesideWait(t *testing.T) {
 		t.Fatal(text)
 	}
 	for _, pod := range []*v1.Pod{c, b} {
-		if text, want := s.cycle(pod), "berth: gang ml/"+pod.Labels[gangview.PodGroup]+" is planned once gang ml/a is"; text != want {
+		if text, want := s.cycle(pod), "berth: gang ml/"+pod.Labels[gangplan.PodGroup]+" is planned once gang ml/a is"; text != want {
 			t.Errorf("%s; want %s", text, want)
 		}
 	}
@@ -436,18 +444,18 @@ func (s *scene) step(random *rand.Rand, counts map[string]int) {
 	}
 	counts["planned beside"]++
 	q := s.ask(g, g.priority(), s.plugin.model.Version(), s.infos())
-	q.budget = core.Budget{}
-	want, why, err := s.plugin.plan(&q, s.infos())
+	q.Budget = core.Budget{}
+	want, why, err := s.plugin.plan(&q)
 	job, work := g.job, s.jobs[jobs]
 	s.jobs[jobs] = func() {
 		work()
 		var got map[types.UID]gangplanner.Place
-		if job.q.made != nil {
-			got = job.q.made.Places
+		if job.q.result != nil {
+			got = job.q.result.Places
 		}
 		same := maps.EqualFunc(got, want, func(a, b gangplanner.Place) bool { return a.Node == b.Node })
-		if err != nil || job.err != nil || !same || job.text != why {
-			s.t.Fatalf("planned beside: %v, %q, %v; want %v, %q, %v", got, job.text, job.err, want, why, err)
+		if err != nil || job.err != nil || !same || job.reason != why {
+			s.t.Fatalf("planned beside: %v, %q, %v; want %v, %q, %v", got, job.reason, job.err, want, why, err)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestBindWaits(t *testing.T) {
 				w.bind(pod(i, 3, ""), "n0")
 			}
 		}, "bound"},
-		"another one is refused": {func(_ *testing.T, w *world, _ func()) { w.miss(pod(1, 3, "")) }, errGivenUp.Error()},
+		"another one is refused": {func(_ *testing.T, w *world, _ func()) { w.setAbsent(pod(1, 3, "")) }, errGivenUp.Error()},
 		"another one is deleted": {func(_ *testing.T, w *world, _ func()) { w.remove(pod(1, 3, "")) }, errGivenUp.Error()},
 		"a gang of a higher priority has its place": {func(t *testing.T, w *world, _ func()) {
 			if _, waits := w.preempted(pod(0, 3, "")); !waits {
@@ -126,7 +126,7 @@ func TestUnreserveOfAnOldPlan(t *testing.T) {
 	w.planned(t, "n0", members...)
 	old := w.train().plan
 	w.reserve(members[0], "n0")
-	w.miss(members[1]) // It gives up the plan.
+	w.setAbsent(members[1]) // It gives up the plan.
 	w.planned(t, "n0", members...)
 	if w.unreserve(members[0], "n0", old); w.train().plan == nil {
 		t.Error("the new plan was given up")
@@ -146,13 +146,13 @@ func TestRefusalsDiffer(t *testing.T) {
 	for range 2 {
 		w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 		w.reserve(pod(0, 3, ""), "n0")
-		out := w.miss(pod(1, 3, ""))
+		out := w.setAbsent(pod(1, 3, ""))
 		if len(out.waiting) != 1 {
 			t.Fatalf("%d members wait, want 1", len(out.waiting))
 		}
 		seen[out.reason]++
 		seen[w.await(t.Context(), pod(0, 3, "")).Error()]++
-		seen[w.stray(pod(0, 3, "")).Error()]++
+		seen[w.withoutPlan(pod(0, 3, "")).Error()]++
 	}
 	if len(seen) != 6 {
 		t.Errorf("the reasons of 6 refusals are %v", seen)

@@ -15,7 +15,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -29,7 +28,7 @@ type cycle struct {
 	// plan is that of the gang when the node was chosen, nil where there was none.
 	plan *plan
 	// asked is the question that was answered with a refusal for lack of capacity in this cycle; nil for none.
-	asked *question
+	asked *attempt
 	// probe is true while PostFilter asks the other plugins.
 	probe bool
 }
@@ -60,6 +59,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	c := &cycle{member: true, seeker: p.gangs.seeker(pod, key)}
 	state.Write(model.GangState, c)
+
 	p.model.Sync(nodes)
 	node, text, asked, err := p.decide(pod, nodes)
 	c.asked = asked
@@ -77,8 +77,13 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 const bindTime = 2 * time.Second
 
 // seeker returns a pod as one that looks for a node.
-func (r *registry) seeker(pod *v1.Pod, key gangview.Key) seeker {
-	who := seeker{key: key, priority: corev1helpers.PodPriority(pod), amounts: gangplan.Amounts(pod), devices: len(pod.Spec.ResourceClaims) > 0}
+func (r *registry) seeker(pod *v1.Pod, key gangplan.Key) seeker {
+	who := seeker{
+		key:      key,
+		priority: corev1helpers.PodPriority(pod),
+		amounts:  gangplan.Amounts(pod),
+		devices:  len(pod.Spec.ResourceClaims) > 0,
+	}
 	if pod.Spec.ActiveDeadlineSeconds != nil {
 		who.ends, _ = endOf(pod, r.server.now().Add(bindTime))
 	}
@@ -123,8 +128,8 @@ func (p *Plugin) lacks(c *cycle, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	if held == nil {
 		return nil
 	}
-	if !c.member && len(p.gangs.blocked) < mostBlocked {
-		p.gangs.blocked[pod.UID] = pod
+	if !c.member {
+		p.gangs.blocked.note(pod)
 	}
 	what := "devices are"
 	if name != "" {
@@ -143,14 +148,17 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	}
 	unnominated := &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}}
 	c := read(state)
+
+	// Another plugin has refused the member before it could be planned.
 	if c == nil && refusedBy(refused, claimsPlugin) && p.follows(pod) {
 		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	}
 	if c == nil {
-		// Another plugin has refused it before it could be planned.
-		undo(p.handle, p.gangs.miss(pod))
+		undo(p.handle, p.gangs.setAbsent(pod))
 		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	}
+
+	// The gang has no plan: look for pods that have to end for it.
 	if c.node == "" {
 		text, err := "", error(nil)
 		if c.asked != nil {
@@ -167,6 +175,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		}
 		return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
 	}
+
+	// Another plugin has refused the node of the plan: learn which nodes it lets the member use, and have the gang planned again.
 	text := fmt.Sprintf("berth: gang %s is planned again, since %s was refused", c.key, c.node)
 	if status := refused.Get(c.node); status != nil && len(status.Reasons()) > 0 {
 		text += ": " + status.Reasons()[0]
@@ -175,7 +185,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	undo(p.handle, p.gangs.again(pod, allowed, text))
+	undo(p.handle, p.gangs.replan(pod, allowed, text))
 	return unnominated, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, text)
 }
 
@@ -188,20 +198,21 @@ func refusedBy(refused fwk.NodeToStatusReader, plugin string) bool {
 	return status != nil && status.Plugin() == plugin
 }
 
-// miss notes that a member cannot be planned, and gives up a plan that has it.
-func (r *registry) miss(pod *v1.Pod) (out released) {
+// setAbsent notes that a member cannot be planned, and gives up a plan that has it.
+func (r *registry) setAbsent(pod *v1.Pod) (out released) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
 	if g == nil || g.pods[pod.UID] == nil {
 		return out
 	}
-	g.absent[pod.UID], g.refused = true, nil
-	if g.plan != nil && !g.plan.permitted && g.plan.nodes[pod.UID] != "" {
+	g.absent[pod.UID] = true
+	r.forgetRefusal(g)
+	if g.stage == stagePlacing && g.plan.nodes[pod.UID] != "" {
 		return r.release(g, "another plugin refuses "+pod.Name)
 	}
 	r.holds.remove(pod.UID)
-	if g.wake = (time.Time{}); len(r.leader(g)) > 0 {
+	if g.cancelWake(); len(r.leader(g)) > 0 {
 		g.wakeAt(r.clock.Now()) // The others may do without it.
 	}
 	return out
@@ -258,14 +269,14 @@ func (p *Plugin) without(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 func (r *registry) reservedWith(pod *v1.Pod) map[types.UID]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g := r.of(pod); g != nil && g.plan != nil && !g.plan.permitted {
+	if g := r.of(pod); g != nil && g.stage == stagePlacing {
 		return maps.Clone(g.plan.reserved)
 	}
 	return nil
 }
 
-// again notes which nodes members like the pod can use, and gives up the plan. The result is what has to be released.
-func (r *registry) again(pod *v1.Pod, allowed map[string]bool, reason string) released {
+// replan notes which nodes members like the pod can use, and gives up the plan. The result is what has to be released.
+func (r *registry) replan(pod *v1.Pod, allowed map[string]bool, reason string) released {
 	text, err := gangplan.Signature(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -274,16 +285,16 @@ func (r *registry) again(pod *v1.Pod, allowed map[string]bool, reason string) re
 		return released{}
 	}
 	g.masks[text] = mask{allowed: allowed, until: r.clock.Now().Add(r.limits.maskFor(g.failures))}
-	g.refused = nil
+	r.forgetRefusal(g)
 	r.holds.remove(pod.UID)
-	if g.plan == nil || g.plan.permitted {
+	if g.stage != stagePlacing {
 		// It was tried again after its binding had failed.
 		return released{pods: append(r.finish(g, pod.UID), pod)}
 	}
 	return r.release(g, reason)
 }
 
-// validMasks returns the masks whose time is not over. The caller holds the lock.
+// validMasks returns the masks whose time is not over.
 func (g *gang) validMasks(now time.Time) map[string]mask {
 	valid := map[string]mask{}
 	for text, m := range g.masks {

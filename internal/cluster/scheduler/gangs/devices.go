@@ -57,7 +57,7 @@ func (r *registry) parts(pod *v1.Pod) (reserved, others []*v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
-	if g == nil || g.plan == nil || g.plan.permitted || !g.plan.shares {
+	if g == nil || g.stage != stagePlacing || !g.plan.shares {
 		return nil, nil
 	}
 	for uid := range g.plan.nodes {
@@ -140,7 +140,7 @@ func (p *Plugin) follows(pod *v1.Pod) bool {
 func (r *registry) prepare(pod *v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if g := r.of(pod); g != nil && g.plan != nil && !g.plan.permitted {
+	if g := r.of(pod); g != nil && g.stage == stagePlacing {
 		g.plan.preparing[pod.UID] = true
 	}
 }
@@ -171,9 +171,9 @@ func (p *Plugin) prepares(pod *v1.Pod) bool {
 
 // deallocate frees the devices of claims that only members without a node use, for a gang that does not fit with them: they were allocated
 // for a plan that was given up. The scheduler's own plugin does so only after its filter, which a gang without a plan does not reach.
-func (p *Plugin) deallocate(ctx context.Context, q *question) error {
+func (p *Plugin) deallocate(ctx context.Context, q *attempt) error {
 	waits := func(user resourceapi.ResourceClaimConsumerReference) bool {
-		return q.bound[user.UID] == "" && slices.ContainsFunc(q.view.Members, func(pod *v1.Pod) bool { return pod.UID == user.UID })
+		return q.Bound[user.UID] == "" && slices.ContainsFunc(q.view.Members, func(pod *v1.Pod) bool { return pod.UID == user.UID })
 	}
 	done := map[types.UID]bool{}
 	for _, pod := range q.view.Members {
@@ -185,7 +185,8 @@ func (p *Plugin) deallocate(ctx context.Context, q *question) error {
 			done[claim.UID] = true
 			freed := claim.DeepCopy()
 			freed.Status.Allocation, freed.Status.ReservedFor, freed.Status.Devices = nil, nil, nil
-			if _, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, freed, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			_, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, freed, metav1.UpdateOptions{})
+			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("free the devices of ResourceClaim %s/%s: %w", claim.Namespace, claim.Name, err)
 			}
 		}
@@ -222,7 +223,7 @@ func (r *registry) renew(pod *v1.Pod) bool {
 		return false
 	}
 	clear(g.masks)
-	g.refused = nil
+	r.forgetRefusal(g)
 	if g.job != nil {
 		g.job.missed = true
 	}

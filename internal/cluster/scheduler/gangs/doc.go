@@ -7,6 +7,33 @@
 // and checked in the cycle of the member that uses it. Until they are reserved, their places are held: no other pod gets them (Filter).
 // None is bound before all of the plan are reserved (Permit, Bind).
 //
+// A gang is in one stage (stage.go), and what happens to it moves it to another one:
+//
+//	event                                          method                                    stage after it
+//	a pod comes, changes or is deleted             set, remove, gone (state.go, gone.go)     as before; forgetRefusal: unplanned
+//	a PodGroup comes, changes or is deleted        setGroup (state.go)                       forgetRefusal: unplanned
+//	a member comes to the queue                    why (enqueue.go)                          as before
+//	a member has its turn                          decide (planning.go), PreFilter           as below
+//	    the plan has a node for it                 answer (planning.go): adopt               placing
+//	    there is no plan                           answer (planning.go): refuse              refused
+//	    the plan takes more than a cycle may       begin (beside.go): startJob, queueJob     planning, queued
+//	    the job has a result                       conclude (beside.go): adopt, refuse       placing, refused
+//	    places of the result were taken            conclude (beside.go): overtaken           unplanned
+//	a result is used, or none uses it              finishJob, lateJob (beside.go)            unplanned
+//	a job ends, and a gang is queued               nextJob (beside.go)                       queued: its turn comes
+//	no node passes, and the gang does not fit      PostFilter, makeWay, take (preempt.go)    refused, with a reservation
+//	another plugin refuses a member                setAbsent (cycle.go): release             unplanned
+//	another plugin refuses the node of the plan    replan (cycle.go): release                unplanned
+//	a member is reserved                           reserve (permit.go)                       placing; bindAgain: binding
+//	a member is refused before all are reserved    unreserve (permit.go): release            unplanned
+//	all members of the plan are reserved           permit (permit.go): startBinding          binding
+//	a member is bound, or its binding fails        bind, unreserve (permit.go): finish       binding; unplanned after the last
+//	claims, slices or classes change               renew (devices.go): forgetRefusal         unplanned
+//	a hold, a plan or a time has ended             late (keeper.go), woken (wake.go)         unplanned
+//	no member was reserved for long                late (keeper.go): release                 unplanned
+//	members have a node and others get none        partly (keeper.go)                        its members are deleted
+//	the last pod ends                              drop (state.go): abandon                  the gang is forgotten
+//
 // It guarantees
 //
 //   - that no member is bound before all members of its plan are reserved. When one is refused, all are released, and the gang waits as a
@@ -26,6 +53,6 @@
 //   - that a cycle plans no more than Limits.CycleSteps, besides some microseconds for each member whose place it checks, and that no lock
 //     which the cycles of other pods take is held while a gang is planned.
 //
-// It must not import anything of Berth but internal/cluster/fleetview, gangplan, gangview, the packages of the scheduler below it, and
+// It must not import anything of Berth but internal/cluster/fleetview, gangplan, the packages of the scheduler below it, and
 // internal/core, and of Kubernetes' scheduler only the public framework.
 package gangs

@@ -7,7 +7,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 )
 
 // elect notes that this process runs scheduling cycles. Only the leader does (1.37.1, cmd/kube-scheduler/app/server.go:326). A standby
@@ -25,15 +24,13 @@ func (r *registry) elect() {
 	}
 	now := r.clock.Now()
 	for _, g := range r.gangs {
-		if !g.partial.IsZero() {
-			g.partial = now
-		}
+		g.restartPartial(now)
 	}
 }
 
-// complete returns when a gang that can be placed had its least number of members first, as the creation of its members says; now where
-// that is not before.
-func (r *registry) complete(view *gangview.Gang) time.Time {
+// completeSince returns when a gang that can be placed had its least number of members first, as the creation of its members says; now
+// where that is not before.
+func (r *registry) completeSince(view *gangplan.Gang) time.Time {
 	members := slices.Clone(view.Members)
 	slices.SortFunc(members, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	least := min(max(1, gangplan.Least(view)), len(members))

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // TestStandby: a scheduler that has run no scheduling cycle deletes nothing, but says what is wrong: it can be a leader without a pod to
@@ -21,7 +21,7 @@ func TestStandby(t *testing.T) {
 	w.set(pod(2, 3, ""))
 	w.set(one("wrong", 0))
 	wrong := one("wrong", 0)
-	wrong.Labels[gangview.MinMember] = "none"
+	wrong.Labels[gangplan.MinMember] = "none"
 	w.set(wrong)
 	saw := func(what, want string) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestSince(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	first, next := newWorld(), newWorld()
 	next.started = start.Add(time.Millisecond)
-	got := []string{first.refusal(errGivenUp).Error(), first.refusal(errGivenUp).Error(), next.refusal(errGivenUp).Error(), next.preemptedText()}
+	got := []string{first.numbered(errGivenUp).Error(), first.numbered(errGivenUp).Error(), next.numbered(errGivenUp).Error(), next.preemptedText()}
 	want := []string{
 		"the plan of the gang was given up (refusal 1 since 2026-11-24T12:00:00.000Z)",
 		"the plan of the gang was given up (refusal 2 since 2026-11-24T12:00:00.000Z)",
@@ -104,7 +104,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got[i], want[i])
 		}
 	}
-	if !errors.Is(first.refusal(errGivenUp), errGivenUp) {
+	if !errors.Is(first.numbered(errGivenUp), errGivenUp) {
 		t.Error("the error is another one")
 	}
 }

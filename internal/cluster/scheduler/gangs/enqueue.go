@@ -58,16 +58,25 @@ const (
 	memberTime = 4 * time.Millisecond
 )
 
+// position is the place of a gang in the queue.
+type position struct {
+	// since is when the least number of members existed first. After a restart it is the same, unless members were replaced.
+	since time.Time
+	// turns are the positions of the members, brought is when all of them were brought to the queue last: see place.
+	turns   map[types.UID]int
+	brought time.Time
+}
+
 // turns returns the positions of members, nil for few.
 func turns(members []*v1.Pod) map[types.UID]int {
 	if len(members) <= atOnce {
 		return nil
 	}
-	at := make(map[types.UID]int, len(members))
+	positions := make(map[types.UID]int, len(members))
 	for i, pod := range members {
-		at[pod.UID] = i
+		positions[pod.UID] = i
 	}
-	return at
+	return positions
 }
 
 // place returns the place of a pod in the queue: the time, then the gang, then the pod's name. The time of a member beyond the first ones
@@ -148,7 +157,7 @@ func (r *registry) leads(pod, gone *v1.Pod) bool {
 	return true
 }
 
-// first tells whether a pod is the member of its gang that plans it. The caller holds the lock.
+// first tells whether a pod is the member of its gang that plans it.
 func (r *registry) first(g *gang, pod *v1.Pod) bool {
 	list := r.leader(g)
 	return len(list) == 0 || list[0].UID == pod.UID

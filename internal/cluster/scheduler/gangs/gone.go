@@ -34,7 +34,7 @@ func (r *registry) gone(pod *v1.Pod, stale bool) released {
 	key, known := r.ofPod[pod.UID]
 	if known {
 		r.beforeLoss(r.gangs[key])
-		r.inquiries[pod.UID] = pod
+		r.errands.inquiries[pod.UID] = pod
 		r.keepPlace(r.gangs[key], pod)
 	}
 	r.mu.Unlock()
@@ -46,9 +46,8 @@ func (r *registry) gone(pod *v1.Pod, stale bool) released {
 }
 
 // keepPlace holds the place of a member that a gang has lost which needs it, so that the member that takes its place gets it before others.
-// The caller holds the lock.
 func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
-	if !g.whole || pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || !r.ours(pod) {
+	if g.presence != presenceWhole || pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || !r.ours(pod) {
 		return
 	}
 	if g.least == 0 {
@@ -56,7 +55,8 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 	}
 	have := 0
 	for uid, member := range g.pods {
-		if uid != pod.UID && member.Spec.NodeName != "" && member.DeletionTimestamp == nil && member.Status.Phase != v1.PodSucceeded && member.Status.Phase != v1.PodFailed {
+		ended := member.DeletionTimestamp != nil || member.Status.Phase == v1.PodSucceeded || member.Status.Phase == v1.PodFailed
+		if uid != pod.UID && member.Spec.NodeName != "" && !ended {
 			have++
 		}
 	}
@@ -64,23 +64,21 @@ func (r *registry) keepPlace(g *gang, pod *v1.Pod) {
 		return
 	}
 	r.holds.add(&hold{
-		pod: pod.UID, gang: g.key, node: pod.Spec.NodeName, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: r.clock.Now().Add(r.limits.Lost), lost: true,
+		pod:      pod.UID,
+		gang:     g.key,
+		node:     pod.Spec.NodeName,
+		requests: r.requests(pod),
+		amounts:  gangplan.Amounts(pod),
+		until:    r.clock.Now().Add(r.limits.Lost),
+		lost:     true,
 		priority: corev1helpers.PodPriority(pod),
 	})
-}
-
-// beforeLoss notes whether a gang has its least number of members on nodes, before it loses a member: the keeper may not have looked since
-// the last one got its node. The caller holds the lock.
-func (r *registry) beforeLoss(g *gang) {
-	if g.gained {
-		r.note(g)
-	}
 }
 
 // wakeKeeper has the keeper look for work.
 func (r *registry) wakeKeeper() {
 	select {
-	case r.work <- struct{}{}:
+	case r.errands.wake <- struct{}{}:
 	default:
 	}
 }
@@ -89,7 +87,7 @@ func (r *registry) wakeKeeper() {
 func (r *registry) inquired() (list []*v1.Pod, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, pod := range r.inquiries {
+	for _, pod := range r.errands.inquiries {
 		if len(list) == mostReads {
 			return list, true
 		}
@@ -101,8 +99,8 @@ func (r *registry) inquired() (list []*v1.Pod, more bool) {
 // answered notes what a pod is that is gone: nil stands for one that was deleted.
 func (r *registry) answered(asked, found *v1.Pod) released {
 	r.mu.Lock()
-	_, open := r.inquiries[asked.UID]
-	delete(r.inquiries, asked.UID)
+	_, open := r.errands.inquiries[asked.UID]
+	delete(r.errands.inquiries, asked.UID)
 	r.mu.Unlock()
 	if !open {
 		return released{} // It is back.
@@ -153,7 +151,7 @@ func withUID(list []v1.Pod, uid types.UID) *v1.Pod {
 }
 
 // forget forgets a gang whose pods have all succeeded a while ago, and returns whether it did: no other pod takes the place of one that has
-// failed. The caller holds the lock.
+// failed.
 func (r *registry) forget(g *gang) bool {
 	if g.ended.IsZero() || r.clock.Since(g.ended) < r.limits.Lost {
 		return false

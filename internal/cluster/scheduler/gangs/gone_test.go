@@ -23,7 +23,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 )
 
@@ -54,7 +54,7 @@ func newAPIServer(t *testing.T) *apiServer {
 	ctx, cancel := context.WithCancel(t.Context())
 	clock := clocktesting.NewFakeClock(start)
 	f := NewFactory(Deps{Model: model.New(model.Deps{}), Clock: clock})
-	if err := f.start(ctx, settings{levels: gangview.DefaultLevels()}, c); err != nil {
+	if err := f.start(ctx, settings{levels: gangplan.DefaultLevels()}, c); err != nil {
 		t.Fatal(err)
 	}
 	f.gangs.serve("berth-scheduler")

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // askAgain is the time between two questions whether a kind of PodGroups is served.
@@ -36,8 +36,14 @@ func followGroups(ctx context.Context, handle fwk.Handle, r *registry, wake func
 	if err != nil {
 		return err
 	}
-	for _, source := range []gangview.Source{gangview.SchedulerPlugins, gangview.Volcano} {
-		f := &follower{source: source, client: client, gangs: r, wake: wake, logger: logger}
+	for _, source := range []gangplan.Source{gangplan.SchedulerPlugins, gangplan.Volcano} {
+		f := &follower{
+			source: source,
+			client: client,
+			gangs:  r,
+			wake:   wake,
+			logger: logger,
+		}
 		go f.run(ctx)
 	}
 	return nil
@@ -45,7 +51,7 @@ func followGroups(ctx context.Context, handle fwk.Handle, r *registry, wake func
 
 // follower follows one kind of PodGroups.
 type follower struct {
-	source gangview.Source
+	source gangplan.Source
 	client dynamic.Interface
 	gangs  *registry
 	wake   func([]*v1.Pod)
@@ -56,7 +62,7 @@ type follower struct {
 // item is what is kept of a PodGroup.
 type item struct {
 	metav1.ObjectMeta
-	group *gangview.Group
+	group *gangplan.Group
 }
 
 func (f *follower) run(ctx context.Context) {
@@ -100,7 +106,7 @@ func (f *follower) transform(object any) (any, error) {
 	}
 	return &item{
 		ObjectMeta: metav1.ObjectMeta{Namespace: raw.GetNamespace(), Name: raw.GetName(), UID: raw.GetUID(), ResourceVersion: raw.GetResourceVersion()},
-		group:      gangview.ParseGroup(f.source, raw),
+		group:      gangplan.ParseGroup(f.source, raw),
 	}, nil
 }
 
@@ -119,6 +125,6 @@ func (f *follower) drop(object any) {
 	}
 }
 
-func (f *follower) key(kept *item) gangview.Key {
-	return gangview.Key{Source: f.source, Namespace: kept.Namespace, Name: kept.Name}
+func (f *follower) key(kept *item) gangplan.Key {
+	return gangplan.Key{Source: f.source, Namespace: kept.Namespace, Name: kept.Name}
 }

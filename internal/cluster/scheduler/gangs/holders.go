@@ -12,7 +12,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
@@ -21,7 +20,7 @@ import (
 // deleted and end soon are the least important ones, the one that ends first the least; the second result has only these. Other pods that
 // are being deleted are in neither: nothing ends them earlier. The lock is taken for one node at a time, since the cycles of other pods
 // need it.
-func (r *registry) lower(nodes []fwk.NodeInfo, key gangview.Key, priority int32) (list, terminating []gangplanner.Holder) {
+func (r *registry) lower(nodes []fwk.NodeInfo, key gangplan.Key, priority int32) (list, terminating []gangplanner.Holder) {
 	now := r.server.now()
 	units := map[string][]*v1.Pod{}
 	gangs := map[string]*gang{}
@@ -113,15 +112,15 @@ func (r *registry) endable(nodes []fwk.NodeInfo, version uint64, priority int32)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.server.now()
-	if f := r.floor; f == nil || f.version != version || !f.until.IsZero() && !now.Before(f.until) {
-		r.floor = &floor{version: version, priority: math.MaxInt32}
+	if f := r.line.floor; f == nil || f.version != version || !f.until.IsZero() && !now.Before(f.until) {
+		r.line.floor = &floor{version: version, priority: math.MaxInt32}
 		for _, node := range nodes {
 			for _, info := range node.GetPods() {
-				r.floor.count(info.GetPod(), now)
+				r.line.floor.count(info.GetPod(), now)
 			}
 		}
 	}
-	return r.floor.priority < priority
+	return r.line.floor.priority < priority
 }
 
 // count counts a pod.
@@ -151,14 +150,14 @@ type unit struct {
 
 // GroupOf names the gang or pod group of a pod, empty for none.
 func GroupOf(pod *v1.Pod) string {
-	if key, member := gangview.KeyOf(pod); member {
+	if key, member := gangplan.KeyOf(pod); member {
 		return gangUnit(key, key.String())
 	}
 	return podGroupUnit(pod)
 }
 
 // gangUnit names a gang: gangs of two APIs can have one name.
-func gangUnit(key gangview.Key, name string) string {
+func gangUnit(key gangplan.Key, name string) string {
 	return "gang/" + key.Source.String() + "/" + name
 }
 
@@ -178,7 +177,7 @@ func (r *registry) unit(pod *v1.Pod) (name string, of *gang) {
 	return cmp.Or(podGroupUnit(pod), "pod/"+string(pod.UID)), nil
 }
 
-// divide returns the units of pods on nodes that belong together. The caller holds the lock.
+// divide returns the units of pods on nodes that belong together.
 func (r *registry) divide(name string, g *gang, pods []*v1.Pod) []unit {
 	core := len(pods)
 	if g != nil {
@@ -242,19 +241,19 @@ func (r *registry) ending(nodes []fwk.NodeInfo) []gangplanner.Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.server.now()
-	type one struct {
+	type endingPod struct {
 		pod *v1.Pod
 		end time.Time
 	}
-	var list []one
+	var list []endingPod
 	for _, node := range nodes {
 		for _, info := range node.GetPods() {
 			if end, ends := endOf(info.GetPod(), now); ends && !r.stuck(info.GetPod().UID) {
-				list = append(list, one{info.GetPod(), end})
+				list = append(list, endingPod{info.GetPod(), end})
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b one) int {
+	slices.SortFunc(list, func(a, b endingPod) int {
 		return cmp.Or(cmp.Compare(last(b.end), last(a.end)), strings.Compare(string(a.pod.UID), string(b.pod.UID)))
 	})
 	made, rank := make([]gangplanner.Holder, len(list)), int32(0)

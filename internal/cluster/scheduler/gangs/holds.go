@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
@@ -23,7 +23,7 @@ import (
 // hold is a place on a node for a member that is not reserved there yet.
 type hold struct {
 	pod      types.UID
-	gang     gangview.Key
+	gang     gangplan.Key
 	node     string
 	requests []fleet.Shape
 	// amounts are all that the member requests of the node.
@@ -41,7 +41,7 @@ type hold struct {
 // seeker is who looks for a node.
 type seeker struct {
 	// key is that of its gang, empty for none.
-	key      gangview.Key
+	key      gangplan.Key
 	priority int32
 	// ends is when it ends at the latest; zero where that is not known.
 	ends time.Time
@@ -50,8 +50,8 @@ type seeker struct {
 	devices bool
 }
 
-// against tells whether a hold keeps the place from a seeker.
-func (h *hold) against(who *seeker) bool {
+// blocks tells whether a hold keeps the place from a seeker.
+func (h *hold) blocks(who *seeker) bool {
 	if h.gang == who.key || (h.lost || h.reservation != nil) && h.priority < who.priority {
 		return false
 	}
@@ -72,13 +72,13 @@ func newHolds() holds {
 	return holds{byPod: map[types.UID]*hold{}, byNode: map[string]map[types.UID]*hold{}, count: &atomic.Int64{}}
 }
 
-func (h *holds) add(made *hold) {
-	h.take(made.pod)
-	h.byPod[made.pod] = made
-	if h.byNode[made.node] == nil {
-		h.byNode[made.node] = map[types.UID]*hold{}
+func (h *holds) add(held *hold) {
+	h.take(held.pod)
+	h.byPod[held.pod] = held
+	if h.byNode[held.node] == nil {
+		h.byNode[held.node] = map[types.UID]*hold{}
 	}
-	h.byNode[made.node][made.pod] = made
+	h.byNode[held.node][held.pod] = held
 	h.count.Store(int64(len(h.byPod)))
 }
 
@@ -104,11 +104,15 @@ func (h *holds) take(pod types.UID) *hold {
 	return old
 }
 
-// found ends the hold of a lost member of a gang, that on the node if there is one, and returns it; nil for none.
-func (h *holds) found(key gangview.Key, node string) *hold {
+// takeLost ends the hold of a lost member of a gang, that on the node if there is one, and returns it; nil for none.
+func (h *holds) takeLost(key gangplan.Key, node string) *hold {
 	var best *hold
 	for _, held := range h.byPod {
-		if held.lost && held.gang == key && (best == nil || held.node == node && best.node != node || (held.node == node) == (best.node == node) && held.pod < best.pod) {
+		if !held.lost || held.gang != key {
+			continue
+		}
+		here := held.node == node
+		if best == nil || here && best.node != node || here == (best.node == node) && held.pod < best.pod {
 			best = held
 		}
 	}
@@ -122,7 +126,7 @@ func (h *holds) found(key gangview.Key, node string) *hold {
 }
 
 // dropLost ends the holds of all lost members of a gang.
-func (h *holds) dropLost(key gangview.Key) {
+func (h *holds) dropLost(key gangplan.Key) {
 	for pod, held := range h.byPod {
 		if held.lost && held.gang == key {
 			h.remove(pod)
@@ -144,7 +148,7 @@ func (h *holds) others(who *seeker) []*hold {
 	list := slices.SortedFunc(maps.Values(h.byPod), func(a, b *hold) int {
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.pod, b.pod))
 	})
-	return slices.DeleteFunc(list, func(held *hold) bool { return held.reservation != nil || !held.against(who) })
+	return slices.DeleteFunc(list, func(held *hold) bool { return held.reservation != nil || !held.blocks(who) })
 }
 
 // wanted returns what places hold of GPUs, for a plan.
@@ -179,7 +183,7 @@ func (h *holds) lacks(node fwk.NodeInfo, who *seeker, now time.Time) (v1.Resourc
 	}
 	taken := v1.ResourceList{}
 	for _, held := range list {
-		if held.reservation == nil && held.against(who) {
+		if held.reservation == nil && held.blocks(who) {
 			gangplanner.Add(taken, held.amounts)
 		}
 	}
@@ -218,7 +222,7 @@ func (h *holds) left(node fwk.NodeInfo, who *seeker, now time.Time) v1.ResourceL
 	var left v1.ResourceList
 	var reservations []*reservation
 	for _, held := range h.byNode[node.Node().Name] {
-		if held.reservation == nil || !held.against(who) {
+		if held.reservation == nil || !held.blocks(who) {
 			continue
 		}
 		if left == nil {
@@ -270,7 +274,7 @@ func (h *holds) firstOn(node string, who *seeker) *hold {
 // firstOf returns a place that is held against a seeker, that of the first gang by name; nil for none.
 func firstOf(list iter.Seq[*hold], who *seeker) (first *hold) {
 	for held := range list {
-		if held.against(who) && (first == nil || cmp.Or(strings.Compare(held.gang.String(), first.gang.String()), cmp.Compare(held.pod, first.pod)) < 0) {
+		if held.blocks(who) && (first == nil || cmp.Or(strings.Compare(held.gang.String(), first.gang.String()), cmp.Compare(held.pod, first.pod)) < 0) {
 			first = held
 		}
 	}

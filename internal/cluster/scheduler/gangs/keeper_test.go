@@ -8,10 +8,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
-func (w *world) train() *gang { return w.gangs[gangview.Key{Namespace: "ml", Name: "train"}] }
+func (w *world) train() *gang { return w.gangs[gangplan.Key{Namespace: "ml", Name: "train"}] }
 
 // heldOn returns the nodes on which something is held.
 func (w *world) heldOn() string {
@@ -111,7 +111,7 @@ func TestKeeperDeletes(t *testing.T) {
 			w.set(pod(0, 3, "n0"))
 			for i := 1; i < 3; i++ {
 				p := pod(i, 3, "")
-				p.Labels[gangview.MinMember] = "three"
+				p.Labels[gangplan.MinMember] = "three"
 				w.set(p)
 			}
 		}, ""},
@@ -147,8 +147,8 @@ func TestKeeperDeletes(t *testing.T) {
 			w.overdue()
 			w.clock.Step(time.Minute)
 			w.overdue()
-			key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
-			w.setGroup(key, &gangview.Group{UID: "g", Created: metav1.NewTime(start), Min: 2})
+			key := gangplan.Key{Source: gangplan.SchedulerPlugins, Namespace: "ml", Name: "train"}
+			w.setGroup(key, &gangplan.Group{UID: "g", Created: metav1.NewTime(start), Min: 2})
 		}, "0"},
 	}
 	for name, test := range tests {
@@ -284,7 +284,7 @@ func TestProblem(t *testing.T) {
 		w.overdue()
 		text := ""
 		for _, said := range w.unsaid() {
-			text += said.reason + ": " + said.text
+			text += said.reason + ": " + said.message
 		}
 		return text
 	}
@@ -318,10 +318,10 @@ func TestIncomplete(t *testing.T) {
 	w.set(pod(1, 3, ""))
 	w.clock.Step(w.limits.Say - time.Second)
 	if list := w.unsaid(); len(list) > 0 {
-		t.Errorf("it says %q before its time", list[0].text)
+		t.Errorf("it says %q before its time", list[0].message)
 	}
 	w.clock.Step(2 * time.Second)
-	if list := w.unsaid(); len(list) != 1 || list[0].text != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
+	if list := w.unsaid(); len(list) != 1 || list[0].message != "2 of 3 members of gang ml/train exist" || names(list[0].pods) != "0" {
 		t.Errorf("got %v", list)
 	}
 	if list := w.unsaid(); len(list) > 0 {
@@ -332,9 +332,9 @@ func TestIncomplete(t *testing.T) {
 // TestGroupEdited: a PodGroup that needs fewer members than before, while its gang is bound in part, is complete.
 func TestGroupEdited(t *testing.T) {
 	w := newWorld()
-	key := gangview.Key{Source: gangview.SchedulerPlugins, Namespace: "ml", Name: "train"}
-	group := func(least int32) *gangview.Group {
-		return &gangview.Group{UID: "g", Created: metav1.NewTime(start.Add(-time.Minute)), Min: least}
+	key := gangplan.Key{Source: gangplan.SchedulerPlugins, Namespace: "ml", Name: "train"}
+	group := func(least int32) *gangplan.Group {
+		return &gangplan.Group{UID: "g", Created: metav1.NewTime(start.Add(-time.Minute)), Min: least}
 	}
 	w.setGroup(key, group(3))
 	for i, node := range []string{"n0", "n0", ""} {
@@ -348,7 +348,7 @@ func TestGroupEdited(t *testing.T) {
 	}
 	w.overdue()
 	w.clock.Step(time.Minute)
-	if _, deleted := w.look(); deleted != "" || !w.gangs[key].whole {
+	if _, deleted := w.look(); deleted != "" || w.gangs[key].presence != presenceWhole {
 		t.Errorf("%q are deleted", deleted)
 	}
 }

@@ -55,12 +55,24 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Look: cmp.Or(l.Look, time.Second), Reserve: cmp.Or(l.Reserve, 10*time.Second), Release: cmp.Or(l.Release, 20*time.Second),
-		Rebind: cmp.Or(l.Rebind, 30*time.Second), Lost: cmp.Or(l.Lost, 5*time.Minute), Repeat: cmp.Or(l.Repeat, 5*time.Second),
-		Mask: cmp.Or(l.Mask, 10*time.Second), Retry: cmp.Or(l.Retry, 500*time.Millisecond), Say: cmp.Or(l.Say, 30*time.Second), Outage: cmp.Or(l.Outage, 5*time.Minute),
-		Starve: cmp.Or(l.Starve, time.Minute), Hopeless: cmp.Or(l.Hopeless, time.Minute), Preempt: cmp.Or(l.Preempt, 30*time.Second),
-		Unknown: cmp.Or(l.Unknown, 5*time.Minute), Period: cmp.Or(l.Period, 30*time.Minute), Overdue: cmp.Or(l.Overdue, 30*time.Second),
-		CycleSteps: cmp.Or(l.CycleSteps, 1<<21), BesideSteps: cmp.Or(l.BesideSteps, 1<<31),
+		Look:        cmp.Or(l.Look, time.Second),
+		Reserve:     cmp.Or(l.Reserve, 10*time.Second),
+		Release:     cmp.Or(l.Release, 20*time.Second),
+		Rebind:      cmp.Or(l.Rebind, 30*time.Second),
+		Lost:        cmp.Or(l.Lost, 5*time.Minute),
+		Repeat:      cmp.Or(l.Repeat, 5*time.Second),
+		Mask:        cmp.Or(l.Mask, 10*time.Second),
+		Retry:       cmp.Or(l.Retry, 500*time.Millisecond),
+		Say:         cmp.Or(l.Say, 30*time.Second),
+		Outage:      cmp.Or(l.Outage, 5*time.Minute),
+		Starve:      cmp.Or(l.Starve, time.Minute),
+		Hopeless:    cmp.Or(l.Hopeless, time.Minute),
+		Preempt:     cmp.Or(l.Preempt, 30*time.Second),
+		Unknown:     cmp.Or(l.Unknown, 5*time.Minute),
+		Period:      cmp.Or(l.Period, 30*time.Minute),
+		Overdue:     cmp.Or(l.Overdue, 30*time.Second),
+		CycleSteps:  cmp.Or(l.CycleSteps, 1<<21),
+		BesideSteps: cmp.Or(l.BesideSteps, 1<<31),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
@@ -19,7 +19,7 @@ import (
 func one(group string, priority int32) *v1.Pod {
 	p := pod(0, 1, "")
 	p.Name, p.UID, p.Spec.Priority = group+"-0", types.UID(group), &priority
-	p.Labels[gangview.PodGroup] = group
+	p.Labels[gangplan.PodGroup] = group
 	return p
 }
 
@@ -41,12 +41,12 @@ func (w *world) refuse(t *testing.T, p *v1.Pod, awaited ...*v1.Pod) string {
 }
 
 // unfit notes that a gang does not fit, and tells whether a reservation is sought for it.
-func (w *world) unfit(p *v1.Pod) (*question, bool) {
+func (w *world) unfit(p *v1.Pod) (*attempt, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	g := w.of(p)
 	w.build(g)
-	q := &question{key: g.key, view: g.view, changes: g.changes, short: true}
+	q := &attempt{key: g.key, view: g.view, changes: g.changes, short: true}
 	w.answer(g, p, q, nil, "too small")
 	return q, w.mayReserve(g, w.clock.Now(), w)
 }
@@ -266,8 +266,8 @@ func TestPreemptsWithReservation(t *testing.T) {
 	if w.refuse(t, p, victim); w.reserved() != "a on n0" || w.heldOn() != "" {
 		t.Fatalf("reserved is %q, and %q is held for plans of others", w.reserved(), w.heldOn())
 	}
-	w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{victim}), false, 0)
-	if list := w.toEvict(); len(list) != 1 || w.reserved() != "a on n0" || w.reserving != nil {
+	w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{victim}), false, 0)
+	if list := w.toEvict(); len(list) != 1 || w.reserved() != "a on n0" || w.line.first != nil {
 		t.Errorf("%d pods are to end, and reserved is %q", len(list), w.reserved())
 	}
 }
@@ -290,7 +290,7 @@ func TestReservationText(t *testing.T) {
 			p := one("a", 0)
 			w.set(p)
 			w.refuse(t, p)
-			got := w.take(p, &question{changes: w.of(p).changes}, way1(p, test.preempts, test.pods), true, 0)
+			got := w.take(p, &attempt{changes: w.of(p).changes}, way1(p, test.preempts, test.pods), true, 0)
 			if want := "too small; places on 1 node are reserved for it until 2026-11-24T12:0"; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, test.want) {
 				t.Errorf("got %q; want %q ... %q", got, want, test.want)
 			}
@@ -339,7 +339,7 @@ func TestBesides(t *testing.T) {
 			w.refuse(t, a, soon)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			q := &question{key: w.of(b).key, view: w.build(w.of(b)), short: true, left: map[string]v1.ResourceList{"n0": nil}}
+			q := &attempt{key: w.of(b).key, view: w.build(w.of(b)), short: true, Question: gangplanner.Question{Left: map[string]v1.ResourceList{"n0": nil}}}
 			if _, got := w.answer(w.of(b), b, q, nil, "too small"); got != test.want {
 				t.Errorf("got %q; want %q", got, test.want)
 			}
@@ -364,7 +364,7 @@ func TestPreemptions(t *testing.T) {
 		if !may() {
 			t.Fatal("the gang cannot end pods")
 		}
-		w.take(p, &question{changes: w.of(p).changes}, way1(p, true, pods), false, 0)
+		w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, pods), false, 0)
 	}
 	ended := func() string {
 		var list []string
@@ -415,7 +415,7 @@ func TestPreemptions(t *testing.T) {
 	}
 	// When all pods have ended, and the gang does not fit yet, it need not wait for the end of the reservation.
 	w.mu.Lock()
-	w.of(p).preemptions, w.of(p).preempt = 0, time.Time{}
+	w.of(p).preemptions, w.of(p).preemptAfter = 0, time.Time{}
 	w.mu.Unlock()
 	w.refuse(t, p)
 	take(running("early", 1))
@@ -459,7 +459,7 @@ func TestReservedUntil(t *testing.T) {
 			w.refuse(t, p)
 			w.mu.Lock()
 			g := w.of(p)
-			q := &question{changes: g.changes}
+			q := &attempt{changes: g.changes}
 			w.mu.Unlock()
 			w.take(p, q, way1(p, true, test.pods), false, 0)
 			if got := g.reservation.until.Sub(start); got != test.want {

@@ -42,9 +42,7 @@ func (r *registry) reserve(pod *v1.Pod, node string) (others []*v1.Pod, ok bool)
 	}
 	r.holds.take(pod.UID)
 	if g.plan == nil {
-		// Its binding had failed, and the plan of the others is done.
-		g.plan = newPlan(r.clock.Now())
-		g.plan.permit()
+		r.bindAgain(g)
 	}
 	g.plan.progress = r.clock.Now()
 	g.plan.nodes[pod.UID] = node
@@ -113,7 +111,7 @@ func (r *registry) await(ctx context.Context, pod *v1.Pod) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !plan.permitted {
-		return r.refusal(errGivenUp)
+		return r.numbered(errGivenUp)
 	}
 	return nil
 }
@@ -125,7 +123,7 @@ func (r *registry) planWith(pod *v1.Pod) (*plan, error) {
 	if g := r.of(pod); g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
 		return g.plan, nil
 	}
-	return nil, r.refusal(errGivenUp)
+	return nil, r.numbered(errGivenUp)
 }
 
 // preempted gives up the plan of a gang of which a member that waits to be bound has to end, and returns what is released. The result is
@@ -134,7 +132,7 @@ func (r *registry) preempted(pod *v1.Pod) (out released, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.of(pod)
-	if g == nil || g.plan == nil || g.plan.permitted || !g.plan.reserved[pod.UID] {
+	if g == nil || g.stage != stagePlacing || !g.plan.reserved[pod.UID] {
 		return out, false
 	}
 	return r.release(g, "a gang of a higher priority gets the place of a member"), true
@@ -154,8 +152,7 @@ func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete, ok bool) 
 			return nil, false, true
 		}
 	}
-	g.plan.permit()
-	g.failures = 0
+	r.startBinding(g)
 	for uid := range g.plan.reserved {
 		if uid != pod.UID {
 			waiting = append(waiting, uid)
@@ -164,9 +161,9 @@ func (r *registry) permit(pod *v1.Pod) (waiting []types.UID, complete, ok bool) 
 	return waiting, true, true
 }
 
-// stray returns why a member is refused that waits at Permit and is in no plan: the plan ended between Permit and its wait. It returns nil
-// for all others.
-func (r *registry) stray(pod *v1.Pod) error {
+// withoutPlan returns why a member is refused that waits at Permit and is in no plan: the plan ended between Permit and its wait. It
+// returns nil for all others.
+func (r *registry) withoutPlan(pod *v1.Pod) error {
 	if _, member := keyOf(pod); !member {
 		return nil
 	}
@@ -176,7 +173,7 @@ func (r *registry) stray(pod *v1.Pod) error {
 	if g != nil && g.plan != nil && g.plan.reserved[pod.UID] {
 		return nil
 	}
-	return r.refusal(errGivenUp)
+	return r.numbered(errGivenUp)
 }
 
 // PostBind notes that a member is bound.
@@ -199,33 +196,13 @@ func (r *registry) bind(pod *v1.Pod, node string) []*v1.Pod {
 	return r.finish(g, pod.UID)
 }
 
-// placed notes that a member has a node. The caller holds the lock.
+// placed notes that a member has a node.
 func (r *registry) placed(g *gang, pod types.UID) released {
-	if g.plan != nil && g.plan.nodes[pod] != "" && !g.plan.permitted {
+	if g.stage == stagePlacing && g.plan.nodes[pod] != "" {
 		r.holds.remove(pod)
 		return r.release(g, "something else has bound a member")
 	}
 	return released{pods: r.finish(g, pod)}
-}
-
-// finish takes a member from the plan, and ends the plan with the last one. It then returns the first of those that came too late for the
-// plan. The caller holds the lock.
-func (r *registry) finish(g *gang, pod types.UID) []*v1.Pod {
-	held := r.holds.byPod[pod] != nil
-	r.holds.remove(pod)
-	if g.plan == nil && held {
-		return r.leader(g) // Its binding had failed, and others came to be planned before it was tried again.
-	}
-	if g.plan == nil || g.plan.nodes[pod] == "" {
-		return nil
-	}
-	delete(g.plan.nodes, pod)
-	delete(g.plan.reserved, pod)
-	if len(g.plan.nodes) > 0 {
-		return nil
-	}
-	g.plan = nil
-	return r.leader(g)
 }
 
 // Unreserve releases the whole gang when a member is refused before all are reserved. When the binding of a member fails, its place is
@@ -244,7 +221,7 @@ func (r *registry) unreserve(pod *v1.Pod, node string, by *plan) released {
 	if g == nil || g.plan == nil || g.plan.nodes[pod.UID] == "" {
 		return released{}
 	}
-	if !g.plan.permitted {
+	if g.stage == stagePlacing {
 		if g.plan != by {
 			return released{}
 		}
@@ -259,7 +236,14 @@ func (r *registry) unreserve(pod *v1.Pod, node string, by *plan) released {
 		g.failing[pod.UID] = r.clock.Now()
 	}
 	if until := g.failing[pod.UID].Add(r.limits.Rebind); r.clock.Now().Before(until) {
-		r.holds.add(&hold{pod: pod.UID, gang: g.key, node: node, requests: r.requests(pod), amounts: gangplan.Amounts(pod), until: until})
+		r.holds.add(&hold{
+			pod:      pod.UID,
+			gang:     g.key,
+			node:     node,
+			requests: r.requests(pod),
+			amounts:  gangplan.Amounts(pod),
+			until:    until,
+		})
 	}
 	out.pods = append(out.pods, known)
 	return out

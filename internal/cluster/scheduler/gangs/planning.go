@@ -13,47 +13,42 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// question is what to plan: a copy of what the registry knows of a gang.
-type question struct {
-	key    gangview.Key
-	view   *gangview.Gang
-	bound  map[types.UID]string
+// attempt is one planning of a gang: what is asked, by a copy of what the registry knows of the gang, and what came of it.
+type attempt struct {
+	// Question is what the planner is asked. Its View has the members that are planned.
+	gangplanner.Question
+	// key and view are those of the gang, with all members.
+	key    gangplan.Key
+	view   *gangplan.Gang
 	absent map[types.UID]bool
 	masks  map[string]mask
-	// held is what is held for others, left what the gang can use of nodes where places are reserved for others.
-	held     []*hold
-	promised []gangplanner.Place
-	left     map[string]v1.ResourceList
-	version  uint64
-	freed    uint64
-	// pause is how long the gang waits before it is planned again, if it is refused.
-	pause time.Duration
-	// changes is the number of changes of the gang that the question knows of.
+	// held is what is held for others.
+	held []*hold
+	// version, freed and changes are those of the model, of the holds and of the gang that the question knows of.
+	version uint64
+	freed   uint64
 	changes uint64
-	// budget bounds the work.
-	budget core.Budget
-	// asked is what the planner was asked, made the plan, and short is true where the answer was that the gang does not fit.
-	asked *gangplanner.Question
-	made  *gangplanner.Plan
-	short bool
 	// devices is true where members get devices by Kubernetes' own plugin.
 	devices bool
-	// beside is true beside the scheduling cycles.
-	beside bool
+
+	// result is the plan, and short is true where the answer was that the gang does not fit.
+	result *gangplanner.Plan
+	short  bool
+	// pause is how long the gang waits before it is planned again, if it is refused.
+	pause time.Duration
 	// search is what was found that has to end for the gang; nil where that was not sought yet.
 	search *search
 }
 
 // members are those that are planned: bound ones, and those that can be given a node now.
-func (q *question) members() (list, absent []*v1.Pod) {
+func (q *attempt) members() (list, absent []*v1.Pod) {
 	for _, pod := range q.view.Members {
 		switch {
-		case q.bound[pod.UID] != "":
+		case q.Bound[pod.UID] != "":
 			list = append(list, pod)
 		case len(pod.Spec.SchedulingGates) > 0:
 		case q.absent[pod.UID]:
@@ -67,29 +62,35 @@ func (q *question) members() (list, absent []*v1.Pod) {
 
 // decide returns the node of a member, or why it has none. It plans the gang if that was not done for this state, and returns what was
 // asked if the gang does not fit.
-func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, asked *question, err error) {
+func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, asked *attempt, err error) {
 	r := p.gangs
+
+	// See whether the stage of the gang has the answer.
 	r.mu.Lock()
 	g := r.of(pod)
 	if g == nil {
 		r.mu.Unlock()
 		return "", unknownGang, nil, nil
 	}
-	node, text = r.known(g, pod, p.model.Version())
+	node, text = r.nodeByStage(g, pod, p.model.Version())
 	if node != "" || text != "" {
 		r.mu.Unlock()
 		return node, text, nil, nil
 	}
+
+	// Use the result of the planning beside the cycles.
 	if j := g.job; j != nil {
 		r.mu.Unlock()
 		return p.conclude(pod, g, j, nodes)
 	}
+
+	// Plan on a copy of what is known of the gang, without the lock; beside the cycles, if it takes more than a cycle may.
 	q := r.ask(g, corev1helpers.PodPriority(pod), p.model.Version(), nodes)
-	g.queued = false
+	r.dequeueJob(g)
 	r.mu.Unlock()
 
 	began := r.clock.Now()
-	planned, text, err := p.plan(&q, nodes)
+	planned, text, err := p.plan(&q)
 	switch {
 	case errors.Is(err, core.ErrSteps):
 		return "", p.begin(g, &q, nodes), nil, nil
@@ -97,6 +98,8 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 		return "", "", nil, err
 	}
 	q.pause = pauseAfter(r.clock.Since(began))
+
+	// Keep the answer, if it is still one for this gang.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gangs[q.key] != g {
@@ -112,19 +115,39 @@ func (p *Plugin) decide(pod *v1.Pod, nodes []fwk.NodeInfo) (node, text string, a
 	return node, text, asked, nil
 }
 
-// ask returns what to plan for a gang. The caller holds the lock.
-func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) question {
+// ask returns what to plan for a gang.
+func (r *registry) ask(g *gang, priority int32, version uint64, nodes []fwk.NodeInfo) attempt {
 	held := r.holds.others(&seeker{key: g.key, priority: priority})
-	return question{
-		budget: core.Budget{Steps: r.limits.CycleSteps},
-		key:    g.key, view: r.build(g), bound: g.nodes(), absent: maps.Clone(g.absent), masks: g.validMasks(r.clock.Now()),
-		held: held, promised: r.promised(held), left: r.left(g, nodes), version: version, freed: r.holds.freed, changes: g.changes,
+	masks, allowed := g.validMasks(r.clock.Now()), map[string]map[string]bool{}
+	for signature, m := range masks {
+		allowed[signature] = m.allowed
+	}
+	return attempt{
+		Question: gangplanner.Question{
+			Levels:   r.levels,
+			Bound:    g.nodes(),
+			Allowed:  allowed,
+			Nodes:    nodes,
+			Taken:    taken(held),
+			Left:     r.left(g, nodes),
+			Promised: r.promised(held),
+			Plans:    1,
+			Budget:   core.Budget{Steps: r.limits.CycleSteps},
+		},
+		key:     g.key,
+		view:    r.build(g),
+		absent:  maps.Clone(g.absent),
+		masks:   masks,
+		held:    held,
+		version: version,
+		freed:   r.holds.freed,
+		changes: g.changes,
 	}
 }
 
-// left returns what the members of a gang can use of nodes where places are reserved for others. The caller holds the lock.
+// left returns what the members of a gang can use of nodes where places are reserved for others.
 func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceList {
-	if r.reserving == nil && len(r.evictions) == 0 && r.holds.count.Load() == 0 {
+	if r.line.first == nil && len(r.errands.evictions) == 0 && r.holds.count.Load() == 0 {
 		return nil
 	}
 	now := r.server.now()
@@ -133,8 +156,9 @@ func (r *registry) left(g *gang, nodes []fwk.NodeInfo) map[string]v1.ResourceLis
 	return r.holds.leftOn(nodes, &who, now)
 }
 
-// against returns what is held against pods of no gang that are placed together, and what these can use of nodes where places are reserved.
-func (r *registry) against(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
+// heldAgainst returns what is held against pods of no gang that are placed together, and what these can use of nodes where places are
+// reserved.
+func (r *registry) heldAgainst(pods []*v1.Pod, nodes []fwk.NodeInfo) ([]*hold, map[string]v1.ResourceList) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holds.expire(r.clock.Now())
@@ -164,13 +188,14 @@ func together(pods []*v1.Pod, now time.Time) (who seeker) {
 // unknownGang is why a member waits whose gang has ended in between.
 const unknownGang = "the gang of the pod is not known"
 
-// known returns the node of a member, or why it has none, as far as that is known without a plan. The caller holds the lock.
-func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text string) {
+// nodeByStage returns the node of a member, or why it has none, as far as the stage of the gang says; both are empty where the gang is to
+// be planned.
+func (r *registry) nodeByStage(g *gang, pod *v1.Pod, version uint64) (node, text string) {
 	now := r.clock.Now()
 	r.holds.expire(now)
 	if g.absent[pod.UID] {
 		delete(g.absent, pod.UID)
-		g.refused = nil
+		r.forgetRefusal(g)
 	}
 	if view := r.build(g); !ready(view) {
 		return "", view.Problem + view.Waiting
@@ -186,33 +211,33 @@ func (r *registry) known(g *gang, pod *v1.Pod, version uint64) (node, text strin
 	if held := r.holds.byPod[pod.UID]; held != nil {
 		return held.node, ""
 	}
-	if text, waits := r.beside(g); waits {
+	if text, waits := r.waitsForJob(g); waits {
 		return "", text
 	}
 	if now.Before(g.next) {
 		return "", r.pausing(g, version)
 	}
-	if f := g.refused; f != nil {
+	if f := g.refusal; f != nil {
 		// Claims and slices have no part in the version.
 		same := f.version == version && f.freed == r.holds.freed && !f.devices
 		if same {
-			return "", g.reason(f.text)
+			return "", g.reason(f.reason)
 		}
-		if again := f.at.Add(r.limits.Repeat); now.Before(again) && !r.first(g, pod) {
-			g.wakeAt(again) // No event may bring the first one back.
-			return "", g.reason(f.text)
+		if repeated := f.when.Add(r.limits.Repeat); now.Before(repeated) && !r.first(g, pod) {
+			g.wakeAt(repeated) // No event may bring the first one back.
+			return "", g.reason(f.reason)
 		}
 	}
 	return "", ""
 }
 
-// pausing returns why a gang is not planned now, and has it planned later. The caller holds the lock.
+// pausing returns why a gang is not planned now, and has it planned later.
 func (r *registry) pausing(g *gang, version uint64) string {
-	if f := g.refused; f != nil {
+	if f := g.refusal; f != nil {
 		if f.version != version || f.freed != r.holds.freed {
 			g.wakeAt(g.next)
 		}
-		return g.reason(f.text)
+		return g.reason(f.reason)
 	}
 	g.wakeAt(g.next)
 	text := fmt.Sprintf("gang %s is planned again in a moment", g.name)
@@ -222,30 +247,28 @@ func (r *registry) pausing(g *gang, version uint64) string {
 	return text
 }
 
-// answer keeps what was planned, or why there is no plan, and returns it for one member. The caller holds the lock.
-func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
+// answer keeps what was planned, or why there is no plan, and returns it for one member.
+func (r *registry) answer(g *gang, pod *v1.Pod, q *attempt, planned map[types.UID]gangplanner.Place, text string) (node, why string) {
 	if text == "" && len(planned) == 0 {
 		text = gangplanner.NoMore(q.view, r.levels)
 	}
-	if g.overtakings = 0; text != "" {
-		r.dropKept(g)
-		if len(q.left) > 0 {
+	if text != "" {
+		if len(q.Left) > 0 {
 			text += r.besides(g)
 		}
-		g.refused = &refused{version: q.version, freed: q.freed, at: r.clock.Now(), text: text, devices: q.devices}
-		g.afterHold, g.freed = len(q.held)+len(q.left) > 0, q.freed
+		r.refuse(g, &refusal{version: q.version, freed: q.freed, when: r.clock.Now(), reason: text, devices: q.devices})
+		g.wakeAfterHold(len(q.held)+len(q.Left) > 0, q.freed)
 		if q.pause > 0 {
 			g.next = r.clock.Now().Add(q.pause)
 		}
 		for _, m := range q.masks {
 			g.wakeAt(m.until)
 		}
-		if g.short = since(g.short, r.clock.Now()); !q.short {
-			g.short = time.Time{}
-		}
+		g.setShort(q.short, r.clock.Now())
 		return "", g.reason(text)
 	}
 	if node = planned[pod.UID].Node; node == "" {
+		r.leaveToOthers(g)
 		g.wakeAt(r.clock.Now()) // One of those that get a node has to take it.
 		return "", fmt.Sprintf("gang %s has its least number of members, %d, and there is capacity for others only", g.name, q.view.Min)
 	}
@@ -253,15 +276,7 @@ func (r *registry) answer(g *gang, pod *v1.Pod, q *question, planned map[types.U
 	return node, ""
 }
 
-// since returns the earlier time, of which zero is none.
-func since(earlier, now time.Time) time.Time {
-	if earlier.IsZero() {
-		return now
-	}
-	return earlier
-}
-
-// nodes are those of the members that have one, as far as this scheduler knows. The caller holds the lock.
+// nodes are those of the members that have one, as far as this scheduler knows.
 func (g *gang) nodes() map[types.UID]string {
 	nodes := map[types.UID]string{}
 	for uid, pod := range g.pods {
@@ -274,42 +289,21 @@ func (g *gang) nodes() map[types.UID]string {
 	return nodes
 }
 
-// adopt keeps a plan, and holds its places. The caller holds the lock.
-func (r *registry) adopt(g *gang, planned map[types.UID]gangplanner.Place) {
-	g.plan = newPlan(r.clock.Now())
-	g.brought = g.plan.progress
-	g.refused, g.short = nil, time.Time{}
-	r.revoke(g)
-	r.dropKept(g)
-	if len(g.nodes()) == 0 {
-		g.whole, g.followed = false, true
-	}
-	var pods []*v1.Pod
-	hasLost := true
-	for uid, at := range planned {
-		g.plan.nodes[uid] = at.Node
-		pods = append(pods, at.Pod)
-		if hasLost {
-			lost := r.holds.found(g.key, at.Node)
-			if hasLost = lost != nil; hasLost {
-				g.plan.replaced = append(g.plan.replaced, lost)
-			}
-		}
-		r.holds.add(&hold{pod: uid, gang: g.key, node: at.Node, requests: at.Requests, amounts: gangplan.Amounts(at.Pod)})
-	}
-	g.plan.shares = gangplan.SharedClaim(pods) != ""
-}
-
 // plan plans a gang: the node of each member that has none and for which there is capacity, or why there is no plan.
-func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplanner.Place, string, error) {
+func (p *Plugin) plan(q *attempt) (map[types.UID]gangplanner.Place, string, error) {
+	// Choose the members, and see whether they are enough.
 	view := *q.view
 	var absent []*v1.Pod
 	if view.Members, absent = q.members(); len(view.Members) < gangplan.Least(q.view) {
 		return nil, fmt.Sprintf("berth: gang %s waits as a whole: %s of it cannot be scheduled, see its condition", q.key, absent[0].Name), nil
 	}
-	q.asked = p.asks(q, &view, nodes)
+
+	// Ask the planner.
+	question := p.questionOf(q, &view)
 	q.devices = p.planner.Devices != nil && slices.ContainsFunc(view.Members, p.planner.Devices.Needs)
-	answer, err := p.planner.Plan(q.asked)
+	answer, err := p.planner.Plan(question)
+
+	// Say why there is no plan.
 	switch {
 	case err != nil:
 		return nil, "", fmt.Errorf("plan gang %s: %w", q.key, err)
@@ -321,18 +315,12 @@ func (p *Plugin) plan(q *question, nodes []fwk.NodeInfo) (map[types.UID]gangplan
 		q.short = true
 		return nil, gangplanner.Sentence(q.key, answer.Refusal, p.gangs.levels), nil
 	}
-	q.made = &answer.Plans[0]
-	return q.made.Places, "", nil
+	q.result = &answer.Plans[0]
+	return q.result.Places, "", nil
 }
 
-// asks returns what the planner is asked about members of a gang.
-func (p *Plugin) asks(q *question, view *gangview.Gang, nodes []fwk.NodeInfo) *gangplanner.Question {
-	allowed := map[string]map[string]bool{}
-	for text, m := range q.masks {
-		allowed[text] = m.allowed
-	}
-	return &gangplanner.Question{
-		Policy: p.policy(), Levels: p.gangs.levels, View: view, Bound: q.bound, Allowed: allowed, Nodes: nodes, Held: wanted(q.held, p.model), Taken: taken(q.held), Promised: q.promised, Left: q.left,
-		Plans: 1, Budget: q.budget, Beside: q.beside,
-	}
+// questionOf sets what the question has of the plugin: its policy, what its model counts of the holds, and the members that are planned.
+func (p *Plugin) questionOf(q *attempt, view *gangplan.Gang) *gangplanner.Question {
+	q.Policy, q.Held, q.View = p.policy(), wanted(q.held, p.model), view
+	return &q.Question
 }

@@ -16,7 +16,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
@@ -102,7 +102,16 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		return nil, fmt.Errorf("make the plugin %s: %w", Name, err)
 	}
 	profile := handle.ProfileName()
-	p := &Plugin{handle: handle, model: f.deps.Model, gangs: f.gangs, planner: gangplanner.Planner{Model: f.deps.Model}, synced: f.synced, ended: ctx, start: func(work func()) { go work() }, policy: func() string { return f.deps.Policy(profile) }}
+	p := &Plugin{
+		handle:  handle,
+		model:   f.deps.Model,
+		gangs:   f.gangs,
+		planner: gangplanner.Planner{Model: f.deps.Model},
+		synced:  f.synced,
+		ended:   ctx,
+		start:   func(work func()) { go work() },
+		policy:  func() string { return f.deps.Policy(profile) },
+	}
 	p.gangs.serve(profile)
 	if manager := handle.SharedDRAManager(); manager != nil {
 		p.planner.Claims = claims.New(manager, f.deps.Model)
@@ -158,11 +167,11 @@ func (f *Factory) start(ctx context.Context, args settings, handle fwk.Handle) e
 }
 
 // Levels are the levels of topology: those of the first profile with the plugin, or the default.
-func (f *Factory) Levels() gangview.Levels {
+func (f *Factory) Levels() gangplan.Levels {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.gangs == nil {
-		return gangview.DefaultLevels()
+		return gangplan.DefaultLevels()
 	}
 	return f.gangs.levels
 }
@@ -176,7 +185,7 @@ func (f *Factory) Hold(q *gangplanner.Question, pods []*v1.Pod) {
 	if r == nil || r.holds.count.Load() == 0 {
 		return
 	}
-	held, left := r.against(pods, q.Nodes)
+	held, left := r.heldAgainst(pods, q.Nodes)
 	q.Held, q.Taken, q.Left = wanted(held, f.deps.Model), taken(held), left
 }
 
@@ -191,7 +200,7 @@ func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *f
 	return nil, nil
 }
 
-func keyOf(pod *v1.Pod) (gangview.Key, bool) { return gangview.KeyOf(pod) }
+func keyOf(pod *v1.Pod) (gangplan.Key, bool) { return gangplan.KeyOf(pod) }
 
 // activate brings pods back to the queue.
 func activate(handle fwk.Handle, pods []*v1.Pod) {

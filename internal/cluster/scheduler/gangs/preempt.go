@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/budgets"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	core "github.com/berth-gpu/berth/internal/core/fleet/gang"
@@ -28,7 +28,7 @@ import (
 // makeWay looks for pods that have to end for a gang that does not fit: those of lower priorities, which it ends, or those that end by
 // themselves, if the gang is the first one in line. It reserves their places for the gang, and returns why it waits then; empty if
 // nothing is reserved.
-func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
+func (p *Plugin) makeWay(pod *v1.Pod, q *attempt) (string, error) {
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return "", fmt.Errorf("list nodes: %w", err)
@@ -52,7 +52,7 @@ func (p *Plugin) makeWay(pod *v1.Pod, q *question) (string, error) {
 
 // awaitTurn has a gang wait for its reservation that was refused beside the cycles: whether it may have one was asked before it was
 // refused.
-func (r *registry) awaitTurn(key gangview.Key, c cluster) {
+func (r *registry) awaitTurn(key gangplan.Key, c cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g, now := r.gangs[key], r.clock.Now(); g != nil && r.mayReserve(g, now, c) {
@@ -70,7 +70,7 @@ type search struct {
 }
 
 // look looks for what has to end for a gang by the state of some nodes; nil where it is not the time for that.
-func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, error) {
+func (p *Plugin) look(q *attempt, nodes []fwk.NodeInfo, c cluster) (*search, error) {
 	r := p.gangs
 	r.mu.Lock()
 	g, now := r.gangs[q.key], r.clock.Now()
@@ -78,11 +78,15 @@ func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, er
 		r.mu.Unlock()
 		return nil, nil
 	}
+
+	// See what the gang may do now.
 	preempt, reserve, priority := r.mayPreempt(g, now, c), r.mayReserve(g, now, c), g.priority()
 	r.mu.Unlock()
 	if !preempt && !reserve {
 		return nil, nil
 	}
+
+	// Look for pods of lower priorities first, then for pods that end by themselves.
 	var found *way
 	var err error
 	if preempt {
@@ -99,7 +103,7 @@ func (p *Plugin) look(q *question, nodes []fwk.NodeInfo, c cluster) (*search, er
 }
 
 // verify drops pods that were to end by an earlier state if they are not what has to end in the present one.
-func (p *Plugin) verify(q *question, s *search, nodes []fwk.NodeInfo) error {
+func (p *Plugin) verify(q *attempt, s *search, nodes []fwk.NodeInfo) error {
 	if s.found == nil || !s.found.preempts {
 		return nil
 	}
@@ -112,7 +116,7 @@ func (p *Plugin) verify(q *question, s *search, nodes []fwk.NodeInfo) error {
 	}
 	present := r.ask(g, g.priority(), p.model.Version(), nodes)
 	r.mu.Unlock()
-	stands, err := p.planner.Stands(p.asks(&present, present.view, nodes), s.found.Ending, func(pod *v1.Pod) bool { return p.has(pod.Spec.NodeName, pod.UID) })
+	stands, err := p.planner.Stands(p.questionOf(&present, present.view), s.found.Ending, func(pod *v1.Pod) bool { return p.has(pod.Spec.NodeName, pod.UID) })
 	if err == nil && !stands {
 		s.found, s.reserve = nil, false
 	}
@@ -160,7 +164,7 @@ type way struct {
 }
 
 // preemption looks for pods of lower priorities.
-func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (*way, error) {
+func (p *Plugin) preemption(q *attempt, nodes []fwk.NodeInfo, priority int32) (*way, error) {
 	if !p.gangs.endable(nodes, q.version, priority) {
 		return nil, nil
 	}
@@ -174,7 +178,7 @@ func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (
 	}
 	disruptions := budgets.New(list)
 	for _, holders := range [][]gangplanner.Holder{terminating, running} {
-		ending, err := p.planner.End(q.asked, holders, disruptions)
+		ending, err := p.planner.End(&q.Question, holders, disruptions)
 		if err != nil {
 			return nil, err
 		}
@@ -186,8 +190,8 @@ func (p *Plugin) preemption(q *question, nodes []fwk.NodeInfo, priority int32) (
 }
 
 // soonest looks for pods that end by themselves.
-func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo) (*way, error) {
-	ending, err := p.planner.End(q.asked, p.gangs.ending(nodes), budgets.New(nil))
+func (p *Plugin) soonest(q *attempt, nodes []fwk.NodeInfo) (*way, error) {
+	ending, err := p.planner.End(&q.Question, p.gangs.ending(nodes), budgets.New(nil))
 	if err != nil || ending == nil {
 		return nil, err
 	}
@@ -195,47 +199,50 @@ func (p *Plugin) soonest(q *question, nodes []fwk.NodeInfo) (*way, error) {
 }
 
 // take reserves what was found for the gang of a pod, and returns why the gang waits then.
-func (r *registry) take(pod *v1.Pod, q *question, found *way, tried bool, took time.Duration) string {
+func (r *registry) take(pod *v1.Pod, q *attempt, found *way, tried bool, took time.Duration) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	r.search = now.Add(pauseAfter(took))
+	r.line.searchAfter = now.Add(pauseAfter(took))
 	g := r.of(pod)
-	if g == nil || g.changes != q.changes || g.refused == nil {
+	if g == nil || g.changes != q.changes || g.refusal == nil {
 		return ""
 	}
 	if found == nil || len(found.Pods) == 0 {
 		if tried {
-			g.hopeless = now.Add(r.limits.Hopeless)
+			g.reserveAfter = now.Add(r.limits.Hopeless)
 		}
 		return ""
 	}
+
+	// Compare with the reservation that the gang has, and with the line.
 	res := r.reservationOf(found, now)
 	if old := g.reservation; old != nil && !res.preempts && !earlier(res.start, old.start) {
-		old.made = now
-		return g.reason(g.refused.text)
+		old.confirmed = now
+		return g.reason(g.refusal.reason)
 	}
 	if !res.preempts && (r.isBehind(g) || res.start.IsZero() && !r.takesTurn(g, res, now)) {
 		return ""
 	}
+
+	// Reserve the places.
 	r.grant(g, res, &found.Plan)
 	if found.preempts {
 		r.evict(g, found.Pods, now)
 	}
-	res.text = r.starts(res, found.Pods)
-	return g.reason(g.refused.text)
+	res.announcement = r.starts(res, found.Pods)
+	return g.reason(g.refusal.reason)
 }
 
-// isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one. The caller holds the
-// lock.
+// isBehind tells whether a gang before this one in line has got its reservation while one was sought for this one.
 func (r *registry) isBehind(g *gang) bool {
-	other := r.reserving
+	other := r.line.first
 	return other != nil && other != g && !r.precedes(g, other)
 }
 
 // reservationOf returns the reservation for a way, without its places. It lasts until the pods should have ended, as far as that is known.
 func (r *registry) reservationOf(found *way, now time.Time) *reservation {
-	res := &reservation{preempts: found.preempts, made: now, awaited: map[types.UID]string{}}
+	res := &reservation{preempts: found.preempts, confirmed: now, awaited: map[types.UID]string{}}
 	for _, ended := range found.Pods {
 		res.awaited[ended.UID] = ended.Spec.NodeName
 	}
@@ -274,12 +281,12 @@ func (r *registry) knownEnd(pod *v1.Pod) (time.Time, bool) {
 // eviction is a pod that is to be ended for a gang.
 type eviction struct {
 	pod *v1.Pod
-	key gangview.Key
+	key gangplan.Key
 	// member is one of the gang.
 	member *v1.Pod
 }
 
-// evict has the keeper end the pods for which the reservation of a gang waits. The caller holds the lock.
+// evict has the keeper end the pods for which the reservation of a gang waits.
 func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 	var longest time.Duration
 	leader := r.build(g).Members[0]
@@ -289,13 +296,13 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 			longest = max(longest, pod.DeletionTimestamp.Sub(r.server.now()))
 		} else {
 			longest = max(longest, grace(pod))
-			r.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}
+			r.errands.evictions[pod.UID] = &eviction{pod: pod, key: g.key, member: leader}
 			evicted = true
 		}
 	}
 	g.reservation.until = now.Add(longest + r.limits.Overdue)
 	if evicted {
-		g.preempt = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
+		g.preemptAfter = now.Add(longest + r.limits.Preempt<<min(g.preemptions, mostDoublings))
 		g.preemptions++
 	}
 	r.wakeKeeper()
@@ -305,7 +312,7 @@ func (r *registry) evict(g *gang, pods []*v1.Pod, now time.Time) {
 func (r *registry) toEvict() (list []*eviction) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.evictions {
+	for _, e := range r.errands.evictions {
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b *eviction) int { return byName(a.pod, b.pod) })
@@ -321,7 +328,7 @@ func byName(a, b *v1.Pod) int {
 func (r *registry) evicted(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.evictions, uid)
+	delete(r.errands.evictions, uid)
 }
 
 // evict ends the pods that are to be ended. What fails is attempted again at the next tick.
@@ -340,6 +347,8 @@ func (k *keeper) evict(ctx context.Context) {
 // DisruptionTarget says why they end.
 func (k *keeper) end(ctx context.Context, e *eviction) error {
 	said := fmt.Sprintf("Preempted by gang %s", e.key)
+
+	// A pod that is not bound yet goes back to the queue.
 	if waiting := k.handle.GetWaitingPod(e.pod.UID); waiting != nil && waiting.Preempt(Name, k.gangs.preemptedText()) {
 		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
 		return nil
@@ -349,6 +358,8 @@ func (k *keeper) end(ctx context.Context, e *eviction) error {
 		k.handle.EventRecorder().Eventf(e.pod, e.member, v1.EventTypeNormal, "Preempted", "Preempting", "%s before it was bound", said)
 		return nil
 	}
+
+	// Another one gets the condition, and is deleted.
 	pods := k.handle.ClientSet().CoreV1().Pods(e.pod.Namespace)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": e.pod.UID},

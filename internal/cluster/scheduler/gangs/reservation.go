@@ -13,7 +13,56 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 )
+
+// shortage is that a complete gang does not fit, and what is done about it. The methods of shortage begin and end it, grant and revoke
+// write the reservation, and the times and the count are written where a reservation or a preemption is refused, made or over: take,
+// takesTurn, review, evict and mayPreempt.
+type shortage struct {
+	// short is since when the gang does not fit; zero when that is not so.
+	short time.Time
+	// reservation is what is reserved for the gang, nil for nothing.
+	reservation *reservation
+	// reserveAfter is until when the gang gets no reservation, since it does not fit even when all pods have ended that end by themselves,
+	// or it is not its turn. served is when its last turn was over.
+	reserveAfter time.Time
+	served       time.Time
+	// preemptAfter is when the gang can end pods at the earliest, and preemptions counts how often it did.
+	preemptAfter time.Time
+	preemptions  int
+}
+
+// setShort notes whether a gang that was refused does not fit: its shortage began at the first such refusal in a row.
+func (s *shortage) setShort(short bool, now time.Time) {
+	switch {
+	case !short:
+		s.short = time.Time{}
+	case s.short.IsZero():
+		s.short = now
+	}
+}
+
+// endShortage notes that the gang fits, or is not complete. A reservation ends with revoke.
+func (s *shortage) endShortage() { s.short = time.Time{} }
+
+// endPreemptions notes that the gang has its least number of members on nodes.
+func (s *shortage) endPreemptions() {
+	s.endShortage()
+	s.preemptAfter, s.preemptions = time.Time{}, 0
+}
+
+// line is what the reservations of all gangs share.
+type line struct {
+	// first is the gang with the reservation of the first one in line, nil for none. turn is when the last turn of reservations began whose
+	// start is not known.
+	first *gang
+	turn  time.Time
+	// searchAfter is when pods that have to end are searched again at the earliest.
+	searchAfter time.Time
+	// floor is that of the state of the nodes in which it was asked for last.
+	floor *floor
+}
 
 // reservation is places on nodes for a gang that does not fit yet, since pods on these nodes have to end first.
 type reservation struct {
@@ -25,10 +74,10 @@ type reservation struct {
 	preempts bool
 	// until is when the reservation ends by itself.
 	until time.Time
-	// made is when it was made, or found to be the best one last.
-	made time.Time
-	// text says when the gang starts, in a form that follows the reason why it waits.
-	text string
+	// confirmed is when it was made, or found to be the best one last.
+	confirmed time.Time
+	// announcement says when the gang starts, in a form that follows the reason why it waits.
+	announcement string
 	// places are the keys of its holds, nodes how many nodes these are on.
 	places []types.UID
 	nodes  int
@@ -90,18 +139,23 @@ func grace(pod *v1.Pod) time.Duration {
 // mostGrace bounds how long a pod that ends is waited for: a longer time says nothing.
 const mostGrace = 24 * time.Hour
 
-// grant keeps a reservation of a gang in place of the one that it has. The caller holds the lock.
+// grant keeps a reservation of a gang in place of the one that it has.
 func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	r.revoke(g)
-	if r.reserving != nil && !res.preempts {
-		r.revoke(r.reserving)
+	if r.line.first != nil && !res.preempts {
+		r.revoke(r.line.first)
 	}
 	nodes := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(plan.Places)) {
 		place := plan.Places[uid]
 		made := &hold{
-			pod: "reserved/" + uid, gang: g.key, node: place.Node, requests: place.Requests, amounts: gangplan.Amounts(place.Pod),
-			reservation: res, priority: corev1helpers.PodPriority(place.Pod),
+			pod:         "reserved/" + uid,
+			gang:        g.key,
+			node:        place.Node,
+			requests:    place.Requests,
+			amounts:     gangplan.Amounts(place.Pod),
+			reservation: res,
+			priority:    corev1helpers.PodPriority(place.Pod),
 		}
 		r.holds.add(made)
 		res.places = append(res.places, made.pod)
@@ -110,11 +164,11 @@ func (r *registry) grant(g *gang, res *reservation, plan *gangplanner.Plan) {
 	res.nodes = len(nodes)
 	g.reservation = res
 	if !res.preempts {
-		r.reserving = g
+		r.line.first = g
 	}
 }
 
-// revoke ends the reservation of a gang. The caller holds the lock.
+// revoke ends the reservation of a gang.
 func (r *registry) revoke(g *gang) {
 	if g.reservation == nil {
 		return
@@ -123,21 +177,20 @@ func (r *registry) revoke(g *gang) {
 		r.holds.remove(place)
 	}
 	for uid := range g.reservation.awaited {
-		if e := r.evictions[uid]; e != nil && e.key == g.key {
-			delete(r.evictions, uid)
+		if e := r.errands.evictions[uid]; e != nil && e.key == g.key {
+			delete(r.errands.evictions, uid)
 		}
 	}
 	g.reservation = nil
-	if r.reserving == g {
-		r.reserving = nil
+	if r.line.first == g {
+		r.line.first = nil
 	}
 }
 
-// review ends a reservation that is of no use any more: that of a gang that does not wait, and one whose time is over. The caller holds the
-// lock.
+// review ends a reservation that is of no use any more: that of a gang that does not wait, and one whose time is over.
 func (r *registry) review(g *gang, now time.Time) {
 	if !g.ready {
-		g.short = time.Time{}
+		g.endShortage()
 	}
 	if res := g.reservation; res != nil && (!g.ready || g.short.IsZero() || now.After(res.until)) {
 		r.revoke(g)
@@ -151,7 +204,7 @@ func (r *registry) review(g *gang, now time.Time) {
 }
 
 // precedes tells whether a gang gets a reservation before another one: one of a higher priority, and of those the one that was complete
-// first. After a turn a gang is the last one in line. The caller holds the lock.
+// first. After a turn a gang is the last one in line.
 func (r *registry) precedes(a, b *gang) bool {
 	return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.place().Compare(b.place()), cmp.Compare(a.name, b.name)) < 0
 }
@@ -165,25 +218,25 @@ func (g *gang) priority() int32 {
 }
 
 // mayReserve tells whether a reservation for the first gang in line can be sought for a gang that does not fit; it has the gang planned
-// again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be
-// used any more. The caller holds the lock.
+// again when it can, if that is a matter of time. A gang that has it can get a better one now and then, and when nodes of it cannot be used
+// any more.
 func (r *registry) mayReserve(g *gang, now time.Time, c cluster) bool {
-	if r.limits.Starve < 0 || g.short.IsZero() || r.reserving != nil && r.reserving != g && !r.precedes(g, r.reserving) {
+	if r.limits.Starve < 0 || g.short.IsZero() || r.line.first != nil && r.line.first != g && !r.precedes(g, r.line.first) {
 		return false
 	}
-	at := later(g.short.Add(r.limits.Starve), g.hopeless, r.search)
+	earliest := later(g.short.Add(r.limits.Starve), g.reserveAfter, r.line.searchAfter)
 	if res := g.reservation; res != nil {
 		if res.preempts {
 			return false
 		}
 		if r.over(res, c) {
 			r.revoke(g)
-		} else if now.Before(res.made.Add(r.limits.Hopeless)) {
+		} else if now.Before(res.confirmed.Add(r.limits.Hopeless)) {
 			return false
 		}
 	}
-	if now.Before(at) {
-		g.wakeAt(at)
+	if now.Before(earliest) {
+		g.wakeAt(earliest)
 		return false
 	}
 	return true
@@ -207,7 +260,7 @@ func (r *registry) over(res *reservation, c cluster) bool {
 
 // ends returns when a reservation ends by itself, by the API server's clock.
 func (r *registry) ends(res *reservation) string {
-	until, _ := r.server.at(res.until)
+	until, _ := r.server.serverTimeOf(res.until)
 	return until.UTC().Format(time.RFC3339)
 }
 
@@ -217,7 +270,7 @@ type cluster interface {
 	has(node string, pod types.UID) bool
 }
 
-// mayPreempt tells whether a gang that does not fit can end pods now. The caller holds the lock.
+// mayPreempt tells whether a gang that does not fit can end pods now.
 func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 	if res := g.reservation; res != nil && res.preempts {
 		if !r.over(res, c) {
@@ -225,7 +278,7 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 		}
 		r.revoke(g)
 		if g.preemptions > 0 { // Not where it has waited only for pods that were being deleted already.
-			g.preempt = now.Add(r.limits.Preempt << min(g.preemptions-1, mostDoublings))
+			g.preemptAfter = now.Add(r.limits.Preempt << min(g.preemptions-1, mostDoublings))
 		}
 	}
 	for _, pod := range r.build(g).Members {
@@ -233,8 +286,8 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 			return false
 		}
 	}
-	if at := later(g.preempt, r.search); now.Before(at) {
-		g.wakeAt(at)
+	if earliest := later(g.preemptAfter, r.line.searchAfter); now.Before(earliest) {
+		g.wakeAt(earliest)
 		return false
 	}
 	return true
@@ -242,17 +295,17 @@ func (r *registry) mayPreempt(g *gang, now time.Time, c cluster) bool {
 
 func later(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// reason says why a gang waits, and for what, if something is reserved for it. The caller holds the lock.
+// reason says why a gang waits, and for what, if something is reserved for it.
 func (g *gang) reason(text string) string {
 	if g.reservation == nil {
 		return text
 	}
-	return text + "; " + g.reservation.text
+	return text + "; " + g.reservation.announcement
 }
 
 // starts says when a gang with a reservation starts, for the pods that have to end.
 func (r *registry) starts(res *reservation, pods []*v1.Pod) string {
-	places := "places on " + count(res.nodes, "node") + " are reserved for it until " + r.ends(res) + ", and it starts "
+	places := "places on " + phrase.Count(res.nodes, "node") + " are reserved for it until " + r.ends(res) + ", and it starts "
 	if !res.preempts && !res.start.IsZero() {
 		return places + "at the latest at " + res.start.UTC().Format(time.RFC3339)
 	}
@@ -266,19 +319,12 @@ func (r *registry) starts(res *reservation, pods []*v1.Pod) string {
 	first := slices.MinFunc(named, byName)
 	such := first.Namespace + "/" + first.Name
 	if len(named) > 1 {
-		such = fmt.Sprintf("%s and %s", such, count(len(named)-1, "other pod"))
+		such = fmt.Sprintf("%s and %s", such, phrase.Count(len(named)-1, "other pod"))
 	}
 	if res.preempts {
 		return places + fmt.Sprintf("when the pods have ended that end for it: %s", such)
 	}
 	return places + fmt.Sprintf("when the pods there have ended, of which some have no activeDeadlineSeconds, or of more than a week, or should have ended by them: %s", such)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // keeps says for whom a place is held, in words that follow what is held. The caller holds the lock.
@@ -293,8 +339,7 @@ func (r *registry) keeps(held *hold) string {
 	return made.String()
 }
 
-// besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is. The caller
-// holds the lock.
+// besides says what is reserved for others where a gang does not fit, in words that follow the reason; empty where nothing is.
 func (r *registry) besides(g *gang) string {
 	places := func(yield func(*hold) bool) {
 		for _, held := range r.holds.byPod {

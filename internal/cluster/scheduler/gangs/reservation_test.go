@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
@@ -76,10 +76,10 @@ func TestEndOf(t *testing.T) {
 // TestSeeker checks when a pod that looks for a node ends at the latest: it starts up to 2 s later.
 func TestSeeker(t *testing.T) {
 	w := newWorld()
-	if who := w.seeker(running("a", 1, deadline(60), func(p *v1.Pod) { p.Status.StartTime = nil }), gangview.Key{}); who.ends != start.Add(62*time.Second) {
+	if who := w.seeker(running("a", 1, deadline(60), func(p *v1.Pod) { p.Status.StartTime = nil }), gangplan.Key{}); who.ends != start.Add(62*time.Second) {
 		t.Errorf("it ends at %v", who.ends)
 	}
-	if who := w.seeker(running("a", 1), gangview.Key{}); !who.ends.IsZero() {
+	if who := w.seeker(running("a", 1), gangplan.Key{}); !who.ends.IsZero() {
 		t.Errorf("a pod without a deadline ends at %v", who.ends)
 	}
 }
@@ -87,7 +87,7 @@ func TestSeeker(t *testing.T) {
 // TestReserved checks which pods a reservation keeps from a node with 8 GPUs: those that do not end before its start, and of which too
 // little is left beside the reserved places once the pods before them have ended.
 func TestReserved(t *testing.T) {
-	key := gangview.Key{Namespace: "ml", Name: "train"}
+	key := gangplan.Key{Namespace: "ml", Name: "train"}
 	tests := map[string]struct {
 		reserved []int64       // the GPUs of the places
 		start    time.Duration // 0 is not known
@@ -154,7 +154,7 @@ func TestLower(t *testing.T) {
 	of := func(group string, index, least int, priority int32) *v1.Pod {
 		p := pod(index, least, "n0")
 		p.Name, p.UID, p.Spec.Priority = fmt.Sprintf("%s-%d", group, index), types.UID(fmt.Sprintf("%s-%d", group, index)), &priority
-		p.Labels[gangview.PodGroup] = group
+		p.Labels[gangplan.PodGroup] = group
 		return p
 	}
 	with := func(priority int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &priority } }
@@ -163,7 +163,7 @@ func TestLower(t *testing.T) {
 	inTree := func(p *v1.Pod) { p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: &name} }
 	gone := deletedAt(0)
 	coscheduled := func(p *v1.Pod) *v1.Pod {
-		p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": p.Labels[gangview.PodGroup]}
+		p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": p.Labels[gangplan.PodGroup]}
 		return p
 	}
 	tests := map[string]struct {
@@ -198,7 +198,7 @@ func TestLower(t *testing.T) {
 				w.set(p)
 			}
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, pods: test.pods}
-			list, _ := w.lower([]fwk.NodeInfo{node}, gangview.Key{Namespace: "ml", Name: "train"}, 10)
+			list, _ := w.lower([]fwk.NodeInfo{node}, gangplan.Key{Namespace: "ml", Name: "train"}, 10)
 			var got []string
 			for _, h := range list {
 				var members []string
@@ -297,14 +297,14 @@ func TestAgainst(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			key := gangview.Key{Namespace: "ml", Name: "train"}
+			key := gangplan.Key{Namespace: "ml", Name: "train"}
 			w.holds.add(&hold{pod: "lost", gang: key, node: "n0", priority: 1, lost: true})
 			w.holds.add(&hold{pod: "planned", gang: key, node: "n1", priority: 1})
 			w.holds.add(&hold{
 				pod: "reserved", gang: key, node: "n0", priority: 1, reservation: &reservation{start: start.Add(time.Minute)},
 				amounts: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("6")},
 			})
-			held, left := w.against(test.pods, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
+			held, left := w.heldAgainst(test.pods, []fwk.NodeInfo{nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, all: amounts{gpus: 8}}})
 			var nodes []string
 			for _, h := range held {
 				nodes = append(nodes, h.node)

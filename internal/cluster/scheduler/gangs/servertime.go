@@ -23,8 +23,8 @@ type serverClock struct {
 
 // reading is what the API server's clock said at a time of this process.
 type reading struct {
-	at   time.Time
-	said time.Time
+	own    time.Time
+	server time.Time
 }
 
 // tolerance is by how much two readings differ without that a clock was set: the header Date has whole seconds.
@@ -33,24 +33,24 @@ const tolerance = 3 * time.Second
 // learn notes what the API server's clock says now.
 func (c *serverClock) learn(said time.Time) {
 	now := c.clock.Now()
-	if old := c.read.Load(); old == nil || old.said.Add(now.Sub(old.at)).Sub(said).Abs() > tolerance {
-		c.read.Store(&reading{at: now, said: said})
+	if old := c.read.Load(); old == nil || old.server.Add(now.Sub(old.own)).Sub(said).Abs() > tolerance {
+		c.read.Store(&reading{own: now, server: said})
 	}
 }
 
-// at returns the time of the API server's clock at a time of this process, and false where it has not been read. It is the time of this
-// process then.
-func (c *serverClock) at(own time.Time) (time.Time, bool) {
+// serverTimeOf returns the time of the API server's clock at a time of this process, and false where it has not been read. It is the time
+// of this process then.
+func (c *serverClock) serverTimeOf(own time.Time) (time.Time, bool) {
 	r := c.read.Load()
 	if r == nil {
 		return own, false
 	}
-	return r.said.Add(own.Sub(r.at)), true
+	return r.server.Add(own.Sub(r.own)), true
 }
 
 // now returns the time of the API server's clock.
 func (c *serverClock) now() time.Time {
-	now, _ := c.at(c.clock.Now())
+	now, _ := c.serverTimeOf(c.clock.Now())
 	return now
 }
 
@@ -60,7 +60,7 @@ func (c *serverClock) own(said time.Time) time.Time {
 	if r == nil {
 		return said
 	}
-	return r.at.Add(said.Sub(r.said))
+	return r.own.Add(said.Sub(r.server))
 }
 
 const (

@@ -15,7 +15,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 )
 
 // TestClockOff: what objects say of times is judged by the clock of the API server, which set them, wherever the clock of the scheduler is.
@@ -54,7 +54,7 @@ func TestClockOff(t *testing.T) {
 			w.set(createdAt(pod(0, 2, ""), -7*time.Minute))
 			w.set(createdAt(pod(1, 2, ""), -6*time.Minute))
 			w.look()
-			said, _ := w.server.at(w.train().since)
+			said, _ := w.server.serverTimeOf(w.train().since)
 			return at(said)
 		}, "-6m0s"},
 		"pods that end soon": {func(_ *testing.T, w *world) string {
@@ -63,7 +63,7 @@ func TestClockOff(t *testing.T) {
 				running("later", 1, deletedAt(2*time.Minute)),
 			}}
 			got := ""
-			_, list := w.lower([]fwk.NodeInfo{node}, gangview.Key{}, 10)
+			_, list := w.lower([]fwk.NodeInfo{node}, gangplan.Key{}, 10)
 			for _, h := range list {
 				got += h.Pods[0].Name + ", "
 			}
@@ -86,17 +86,17 @@ func TestClockOff(t *testing.T) {
 			w.clock.Step(time.Minute)
 			w.refuse(t, p, running("x", 8, deadline(300)))
 			res := w.of(p).reservation
-			until, _ := w.server.at(res.until)
-			who := w.seeker(running("y", 8, deadline(200), func(p *v1.Pod) { p.Status.StartTime = nil }), gangview.Key{})
-			late := w.seeker(running("y", 8, deadline(239), func(p *v1.Pod) { p.Status.StartTime = nil }), gangview.Key{})
+			until, _ := w.server.serverTimeOf(res.until)
+			who := w.seeker(running("y", 8, deadline(200), func(p *v1.Pod) { p.Status.StartTime = nil }), gangplan.Key{})
+			late := w.seeker(running("y", 8, deadline(239), func(p *v1.Pod) { p.Status.StartTime = nil }), gangplan.Key{})
 			return fmt.Sprint(at(res.start), " ", at(until), " ", res.admits(who.ends), " ", res.admits(late.ends))
 		}, "5m0s 5m30s true false"},
 		"how long pods are waited for that end for a gang": {func(t *testing.T, w *world) string {
 			p := one("a", 5)
 			w.set(p)
 			w.refuse(t, p)
-			w.take(p, &question{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{running("x", 8, deletedAt(40*time.Second))}), false, 0)
-			until, _ := w.server.at(w.of(p).reservation.until)
+			w.take(p, &attempt{changes: w.of(p).changes}, way1(p, true, []*v1.Pod{running("x", 8, deletedAt(40*time.Second))}), false, 0)
+			until, _ := w.server.serverTimeOf(w.of(p).reservation.until)
 			return at(until)
 		}, "1m10s"},
 	}
@@ -139,7 +139,7 @@ func TestClockUnknown(t *testing.T) {
 func TestServerClock(t *testing.T) {
 	c := clocktesting.NewFakeClock(start)
 	s := serverClock{clock: c}
-	if said, known := s.at(start); known || !said.Equal(start) || !s.own(start).Equal(start) {
+	if said, known := s.serverTimeOf(start); known || !said.Equal(start) || !s.own(start).Equal(start) {
 		t.Errorf("it is %v before it was read", said)
 	}
 	steps := []struct {
@@ -238,7 +238,7 @@ func TestReadClock(t *testing.T) {
 		w.clock.Step(step.after)
 		said = step.said
 		k.readClock(t.Context())
-		if _, known := w.server.at(w.clock.Now()); known != step.known || asked != step.asked {
+		if _, known := w.server.serverTimeOf(w.clock.Now()); known != step.known || asked != step.asked {
 			t.Errorf("step %d: asked %d times, known %v; want %d and %v", i, asked, known, step.asked, step.known)
 		}
 	}
@@ -273,7 +273,7 @@ func TestFinalizers(t *testing.T) {
 			node := nodeInfo{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}, pods: []*v1.Pod{p}}
 			waited := func() bool {
 				list := w.ending([]fwk.NodeInfo{node})
-				_, terminating := w.lower([]fwk.NodeInfo{node}, gangview.Key{}, 10)
+				_, terminating := w.lower([]fwk.NodeInfo{node}, gangplan.Key{}, 10)
 				if p.DeletionTimestamp != nil && len(terminating) != len(list) {
 					t.Errorf("%d pods end by themselves, %d when a gang ends others", len(list), len(terminating))
 				}

@@ -1,6 +1,7 @@
 package gangs
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,14 +13,14 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
 
-// registry has the gangs of a cluster.
+// registry has the gangs of a cluster. One lock guards them all: its methods that take a gang or a job, and the methods of a gang, are
+// called with the lock, and so are those whose comment says so. The others take it.
 type registry struct {
 	clock  clock.PassiveClock
-	levels gangview.Levels
+	levels gangplan.Levels
 	limits Limits
 	// requests returns what a pod requests of GPUs. Any goroutine may call it.
 	requests func(*v1.Pod) []fleet.Shape
@@ -29,33 +30,22 @@ type registry struct {
 	server serverClock
 
 	mu     sync.Mutex // guards the fields below and all gangs
-	gangs  map[gangview.Key]*gang
-	ofPod  map[types.UID]gangview.Key
-	groups map[gangview.Key]*gangview.Group
+	gangs  map[gangplan.Key]*gang
+	ofPod  map[types.UID]gangplan.Key
+	groups map[gangplan.Key]*gangplan.Group
 	holds  holds
 	// schedulers are the names of the profiles: gangs of other schedulers are none of its business.
 	schedulers map[string]bool
 	// refusals counts the refusals of members that were reserved.
 	refusals uint64
 	// blocked are pods of no gang that were refused because of a hold.
-	blocked map[types.UID]*v1.Pod
-	// unblocked is how many holds had ended when they were tried again last.
-	unblocked uint64
-	// reserving is the gang with the reservation of the first one in line, nil for none. turn is when the last turn of reservations began
-	// whose start is not known.
-	reserving *gang
-	turn      time.Time
-	// floor is that of the state of the nodes in which it was asked for last.
-	floor *floor
+	blocked blocked
+	// line is what the reservations of all gangs share.
+	line line
 	// job is the gang that is planned beside the scheduling cycles, nil for none.
 	job *job
-	// search is when pods that have to end are searched again at the earliest.
-	search time.Time
-	// evictions are the pods that the keeper ends, and work wakes it.
-	evictions map[types.UID]*eviction
-	work      chan struct{}
-	// inquiries are members that are gone, of which the keeper reads whether they have succeeded.
-	inquiries map[types.UID]*v1.Pod
+	// errands are what the keeper does.
+	errands errands
 	// finalizing are pods that have ended but for their finalizers, and since when.
 	finalizing map[types.UID]time.Time
 
@@ -63,97 +53,78 @@ type registry struct {
 	elected atomic.Bool
 }
 
+// blocked are pods of no gang that were refused because of a hold.
+type blocked struct {
+	pods map[types.UID]*v1.Pod
+	// freed is how many holds had ended when they were tried again last.
+	freed uint64
+}
+
 // mostBlocked bounds the pods that come back when a hold ends. The others come back by the events of the scheduler.
 const mostBlocked = 10_000
 
-// gang is what is known of one.
+// note keeps a pod that was refused.
+func (b *blocked) note(pod *v1.Pod) {
+	if len(b.pods) < mostBlocked {
+		b.pods[pod.UID] = pod
+	}
+}
+
+// take returns the pods, if holds have ended since they were tried last, and forgets them.
+func (b *blocked) take(freed uint64) (list []*v1.Pod) {
+	if b.freed != freed {
+		list = slices.Collect(maps.Values(b.pods))
+		clear(b.pods)
+	}
+	b.freed = freed
+	return list
+}
+
+// gang is what is known of one: its pods, and one struct for each part of its state, which says who writes it. The lock of the registry
+// guards all of it.
 type gang struct {
-	key gangview.Key
+	key gangplan.Key
 	// name is that of the key, which is costly to make.
 	name string
-	pods map[types.UID]*v1.Pod
+	// pods are its members, and the pods that have succeeded. ended is when the last one ended that had not, zero if none has.
+	pods  map[types.UID]*v1.Pod
+	ended time.Time
 	// bound are the nodes of pods that this scheduler has bound, until the API server says so.
 	bound map[types.UID]string
 	// failing is since when the binding of a member fails.
 	failing map[types.UID]time.Time
 	// absent are members that did not come to be planned when it was their turn: another plugin keeps them from it.
 	absent map[types.UID]bool
-	// view is made of the pods and the PodGroup when it is asked for; nil after a change. changes counts the changes that matter to a plan.
-	view    *gangview.Gang
+	// masks are nodes that other plugins refuse, by the signature of members.
+	masks map[string]mask
+
+	composition
+	position
+	progress
+	occupancy
+	wakeup
+	backoff
+	shortage
+	announced
+}
+
+// composition is what the pods and the PodGroup of a gang say.
+type composition struct {
+	// view is made when it is asked for; nil after a change. changes counts the changes that matter to a plan.
+	view    *gangplan.Gang
 	changes uint64
-	// ready is true where the members could be placed at the last look, least is how many pods that takes, 0 where it is not known, and
-	// dirty is true from a change until note.
+	// ready is true where the members could be placed at the last look, least is how many pods that takes, 0 where it is not known.
 	ready bool
-	dirty bool
 	least int
 	// minimum is what a member says of the least number, and mixed is true where they differ.
 	minimum string
 	mixed   bool
-	// since is when the least number of members existed first: the place of the gang in the queue. After a restart it is the same, unless
-	// members were replaced.
-	since time.Time
-	// turns are the positions of the members, brought is when all of them were brought to the queue last: see place.
-	turns   map[types.UID]int
-	brought time.Time
-	// whole is true from when the least number of members had a node, until none has. followed is true where this scheduler has planned the
-	// gang from the beginning, so that whole is not a guess.
-	whole    bool
-	followed bool
-	// gained is true from when a member got a node until note.
-	gained bool
-	// have is how many had a node at the last look, and partial since when that is fewer than the least number, and has not become more;
-	// zero when that is not so.
-	have    int
-	partial time.Time
-	plan    *plan
-	// job is the plan that is made beside the scheduling cycles, until a member uses it; nil for none. queued is true where it is the turn
-	// of other gangs. kept are holds of what is left of a plan that was overtaken, overtakings how many were in a row.
-	job         *job
-	queued      bool
-	kept        []types.UID
-	overtakings int
-	// refused is the last refusal, until anything changes.
-	refused *refused
-	// short is since when the gang is complete and does not fit; zero when that is not so.
-	short time.Time
-	// reservation is what is reserved for the gang, nil for nothing. hopeless is until when it gets none, since it does not fit even when
-	// all pods have ended that end by themselves, or it is not its turn; served is when its last turn was over. preempt is when it can end
-	// pods at the earliest, and preemptions counts how often it did.
-	reservation *reservation
-	hopeless    time.Time
-	served      time.Time
-	preempt     time.Time
-	preemptions int
-	// failures counts the plans in a row that could not be carried out, failure says why the last one could not, and next is when the
-	// gang can be planned again.
-	failures int
-	failure  string
-	next     time.Time
-	// wake is when a member is brought back to the queue to plan the gang; zero is never. It also is when a hold ends, where something was
-	// held for others at the last refusal, and when the plan ends, where a member came that is not in it.
-	wake      time.Time
-	afterHold bool
-	afterPlan bool
-	// freed is the number of holds that had ended at the last refusal.
-	freed uint64
-	// masks are nodes that other plugins refuse, by the signature of members.
-	masks map[string]mask
-	// told is the problem of the last event, seen when the gang was seen first, and said is true when an event has said what it waits for.
-	told string
-	seen time.Time
-	said bool
-	// ended is when the last pod ended that had not, zero if none has.
-	ended time.Time
 }
 
-// refused is why a gang did not fit, when, and for which state.
-type refused struct {
-	version uint64
-	freed   uint64
-	at      time.Time
-	text    string
-	// devices is true where claims and slices are part of the state.
-	devices bool
+// discard discards the view: a pod or the PodGroup has changed so that the gang may be another one.
+func (g *gang) discard() {
+	g.view, g.dirty = nil, true
+	g.changes++
 }
 
 // mask are nodes that other plugins let members of one signature use.
@@ -162,12 +133,22 @@ type mask struct {
 	until   time.Time
 }
 
-func newRegistry(levels gangview.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
+func newRegistry(levels gangplan.Levels, c clock.PassiveClock, limits Limits, requests func(*v1.Pod) []fleet.Shape) *registry {
 	return &registry{
-		evictions: map[types.UID]*eviction{}, work: make(chan struct{}, 1), inquiries: map[types.UID]*v1.Pod{}, finalizing: map[types.UID]time.Time{},
-		clock: c, server: serverClock{clock: c}, levels: levels, limits: limits.withDefaults(), requests: requests, started: c.Now(),
-		gangs: map[gangview.Key]*gang{}, ofPod: map[types.UID]gangview.Key{}, groups: map[gangview.Key]*gangview.Group{},
-		holds: newHolds(), schedulers: map[string]bool{}, blocked: map[types.UID]*v1.Pod{},
+		clock:      c,
+		levels:     levels,
+		limits:     limits.withDefaults(),
+		requests:   requests,
+		started:    c.Now(),
+		server:     serverClock{clock: c},
+		gangs:      map[gangplan.Key]*gang{},
+		ofPod:      map[types.UID]gangplan.Key{},
+		groups:     map[gangplan.Key]*gangplan.Group{},
+		holds:      newHolds(),
+		schedulers: map[string]bool{},
+		blocked:    blocked{pods: map[types.UID]*v1.Pod{}},
+		errands:    errands{wake: make(chan struct{}, 1), evictions: map[types.UID]*eviction{}, inquiries: map[types.UID]*v1.Pod{}},
+		finalizing: map[types.UID]time.Time{},
 	}
 }
 
@@ -183,59 +164,71 @@ func (r *registry) ours(pod *v1.Pod) bool { return r.schedulers[pod.Spec.Schedul
 
 // of returns the gang of a pod, or nil. The caller holds the lock.
 func (r *registry) of(pod *v1.Pod) *gang {
-	key, ok := gangview.KeyOf(pod)
+	key, ok := gangplan.KeyOf(pod)
 	if !ok {
 		return nil
 	}
 	return r.gangs[key]
 }
 
-// build returns the view of a gang. The caller holds the lock.
-func (r *registry) build(g *gang) *gangview.Gang {
+// build returns the view of a gang.
+func (r *registry) build(g *gang) *gangplan.Gang {
 	if g.view == nil {
 		pods := make([]*v1.Pod, 0, len(g.pods))
 		for _, pod := range g.pods {
 			pods = append(pods, pod)
 		}
-		made := gangview.Build(g.key, pods, r.groups[g.key], r.levels)
-		g.view, g.ready, g.least = &made, ready(&made), gangplan.Least(&made)
-		g.turns = turns(made.Members)
+		view := gangplan.Build(g.key, pods, r.groups[g.key], r.levels)
+		g.view, g.ready, g.least = &view, ready(&view), gangplan.Least(&view)
+		g.turns = turns(view.Members)
 		if g.since.IsZero() && g.ready {
-			g.since = r.complete(&made)
+			g.since = r.completeSince(&view)
 		}
 	}
 	return g.view
 }
 
 // ready tells whether the members of a gang can be placed.
-func ready(view *gangview.Gang) bool {
+func ready(view *gangplan.Gang) bool {
 	return view.Problem == "" && view.Waiting == "" && len(view.Members) > 0
 }
 
 // set notes a pod as it is now. The result has the members that can be placed now and could not before, and what has to be released.
 func (r *registry) set(pod *v1.Pod) (out released) {
-	key, ok := gangview.KeyOf(pod)
+	key, ok := gangplan.KeyOf(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seeEnd(pod)
+
+	// Leave the gang that it was in, and be done if it is in none now.
 	if old, known := r.ofPod[pod.UID]; known && (!ok || old != key) {
 		out = r.drop(pod.UID, old)
 	}
 	if !ok {
 		if pod.Spec.NodeName != "" {
-			delete(r.blocked, pod.UID)
+			delete(r.blocked.pods, pod.UID)
 		}
 		return out
 	}
-	delete(r.inquiries, pod.UID)
+
+	// Find its gang.
+	delete(r.errands.inquiries, pod.UID)
 	g := r.gangs[key]
 	if g == nil {
 		g = &gang{
-			key: key, name: key.String(), pods: map[types.UID]*v1.Pod{}, bound: map[types.UID]string{}, failing: map[types.UID]time.Time{},
-			absent: map[types.UID]bool{}, masks: map[string]mask{}, seen: r.clock.Now(),
+			key:       key,
+			name:      key.String(),
+			pods:      map[types.UID]*v1.Pod{},
+			bound:     map[types.UID]string{},
+			failing:   map[types.UID]time.Time{},
+			absent:    map[types.UID]bool{},
+			masks:     map[string]mask{},
+			announced: announced{seen: r.clock.Now()},
 		}
 		r.gangs[key] = g
 	}
+
+	// Note what has changed.
 	old := g.pods[pod.UID]
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodFailed {
 		r.beforeLoss(g)
@@ -248,6 +241,8 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 		delete(g.failing, pod.UID)
 		out.add(r.placed(g, pod.UID))
 	}
+
+	// Bring back who can be placed now.
 	if old == nil && g.ready {
 		out.pods = append(out.pods, pod) // It may have come to the queue before it was known here.
 	}
@@ -255,13 +250,13 @@ func (r *registry) set(pod *v1.Pod) (out released) {
 	return out
 }
 
-// change notes that a pod is another one than before, or new. The caller holds the lock.
+// change notes that a pod is another one than before, or new.
 func (r *registry) change(g *gang, old, pod *v1.Pod) {
 	g.dirty = true
 	same := old != nil && sameContent(old, pod)
 	if !same || old.Spec.NodeName != pod.Spec.NodeName {
 		g.changes++
-		g.refused = nil
+		r.forgetRefusal(g)
 		delete(g.absent, pod.UID)
 	}
 	if old != nil && !same {
@@ -283,14 +278,14 @@ func (r *registry) change(g *gang, old, pod *v1.Pod) {
 
 // minimumOf returns what a pod says of the least number of its gang.
 func minimumOf(pod *v1.Pod) string {
-	if text := pod.Labels[gangview.MinMember]; text != "" {
+	if text := pod.Labels[gangplan.MinMember]; text != "" {
 		return text
 	}
-	return pod.Annotations[gangview.MinMember]
+	return pod.Annotations[gangplan.MinMember]
 }
 
 // swap puts the new state of a member in the place of an old one whose content is the same. The view is copied, since a plan may be made of
-// it. The caller holds the lock.
+// it.
 func (r *registry) swap(g *gang, old, pod *v1.Pod) bool {
 	if g.view == nil {
 		return false
@@ -309,7 +304,7 @@ func (r *registry) swap(g *gang, old, pod *v1.Pod) bool {
 	return true
 }
 
-// awaken returns the members of a gang that can be placed now and could not before. The caller holds the lock.
+// awaken returns the members of a gang that can be placed now and could not before.
 func (r *registry) awaken(g *gang) []*v1.Pod {
 	if g.ready || len(g.pods) < g.least {
 		return nil
@@ -322,7 +317,7 @@ func (r *registry) awaken(g *gang) []*v1.Pod {
 }
 
 // setGroup notes a PodGroup, or that there is none. It returns the members that can be placed now and could not before.
-func (r *registry) setGroup(key gangview.Key, group *gangview.Group) []*v1.Pod {
+func (r *registry) setGroup(key gangplan.Key, group *gangplan.Group) []*v1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if group == nil {
@@ -334,8 +329,9 @@ func (r *registry) setGroup(key gangview.Key, group *gangview.Group) []*v1.Pod {
 	if g == nil {
 		return nil
 	}
-	g.view, g.refused, g.ready, g.dirty, g.least = nil, nil, false, true, 0
-	g.changes++
+	g.discard()
+	r.forgetRefusal(g)
+	g.ready, g.least = false, 0
 	return r.awaken(g)
 }
 
@@ -360,7 +356,7 @@ func sameMap(a, b map[string]string) bool {
 	return true
 }
 
-// pending are the members that have no node, and none that is being bound. The caller holds the lock.
+// pending are the members that have no node, and none that is being bound.
 func (r *registry) pending(g *gang) (list []*v1.Pod) {
 	for _, pod := range r.build(g).Members {
 		if g.waits(pod) {
@@ -370,13 +366,13 @@ func (r *registry) pending(g *gang) (list []*v1.Pod) {
 	return list
 }
 
-// waits tells whether a member can be given a node. One with scheduling gates cannot. The caller holds the lock.
+// waits tells whether a member can be given a node. One with scheduling gates cannot.
 func (g *gang) waits(pod *v1.Pod) bool {
 	return pod.Spec.NodeName == "" && g.bound[pod.UID] == "" && len(pod.Spec.SchedulingGates) == 0 &&
-		(g.plan == nil || !g.plan.permitted || g.plan.nodes[pod.UID] == "")
+		(g.stage != stageBinding || g.plan.nodes[pod.UID] == "")
 }
 
-// leader returns the member that plans the gang, the first that waits for a node; none while there is a plan. The caller holds the lock.
+// leader returns the member that plans the gang, the first that waits for a node; none while there is a plan.
 func (r *registry) leader(g *gang) []*v1.Pod {
 	if g.plan != nil {
 		return nil
@@ -393,7 +389,7 @@ func (r *registry) leader(g *gang) []*v1.Pod {
 func (r *registry) remove(pod *v1.Pod) released {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.blocked, pod.UID)
+	delete(r.blocked.pods, pod.UID)
 	delete(r.finalizing, pod.UID)
 	key, known := r.ofPod[pod.UID]
 	if !known {
@@ -407,8 +403,7 @@ func (r *registry) remove(pod *v1.Pod) released {
 		delete(g.bound, pod.UID)
 		delete(g.failing, pod.UID)
 		r.holds.remove(pod.UID)
-		g.view, g.dirty = nil, true
-		g.changes++
+		g.discard()
 		if g.living() == 0 {
 			g.ended = r.clock.Now()
 		}
@@ -421,18 +416,8 @@ func (r *registry) remove(pod *v1.Pod) released {
 	return out
 }
 
-// living counts the pods of a gang that have not ended.
-func (g *gang) living() (count int) {
-	for _, pod := range g.pods {
-		if pod.Status.Phase != v1.PodSucceeded {
-			count++
-		}
-	}
-	return count
-}
-
 // drop forgets a pod of a gang. The caller holds the lock.
-func (r *registry) drop(uid types.UID, key gangview.Key) released {
+func (r *registry) drop(uid types.UID, key gangplan.Key) released {
 	g := r.gangs[key]
 	if pod := g.pods[uid]; pod.Status.Phase == v1.PodSucceeded {
 		g.least = 0 // It may have counted as done.
@@ -443,20 +428,20 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 	delete(g.failing, uid)
 	delete(g.absent, uid)
 	r.holds.remove(uid)
-	g.view, g.refused, g.ready, g.dirty = nil, nil, false, true
-	g.changes++
+	g.discard()
+	r.forgetRefusal(g)
+	g.ready = false
 	g.wakeAt(r.clock.Now()) // Another member may take its place, and the event of its end may have come before.
 	var out released
-	if g.plan != nil && g.plan.nodes[uid] != "" {
-		if g.plan.permitted {
-			out.pods = r.finish(g, uid)
-		} else {
-			out = r.release(g, "a member was deleted")
-		}
+	switch {
+	case g.plan == nil || g.plan.nodes[uid] == "":
+	case g.stage == stageBinding:
+		out.pods = r.finish(g, uid)
+	default:
+		out = r.release(g, "a member was deleted")
 	}
 	if g.living() == 0 {
 		r.abandon(g)
-		r.end(g)
 		r.revoke(g)
 		r.holds.dropLost(key)
 		g.ended = r.clock.Now()
@@ -465,31 +450,4 @@ func (r *registry) drop(uid types.UID, key gangview.Key) released {
 		}
 	}
 	return out
-}
-
-// note notes whether a gang has its least number of members on nodes. The caller holds the lock.
-func (r *registry) note(g *gang) {
-	g.dirty, g.gained = false, false
-	view, have := r.build(g), 0
-	for _, pod := range view.Members {
-		if pod.Spec.NodeName != "" {
-			have++
-		}
-	}
-	more := have > g.have
-	g.have = have
-	switch {
-	case have == 0:
-		g.whole, g.partial = false, time.Time{}
-		r.holds.dropLost(g.key)
-	case view.Min == 0:
-		// How many it needs is not known.
-		g.partial = time.Time{}
-	case have >= gangplan.Least(view):
-		g.whole, g.partial = true, time.Time{}
-		g.short, g.preemptions, g.preempt = time.Time{}, 0, time.Time{}
-		r.holds.dropLost(g.key)
-	case g.partial.IsZero() || more:
-		g.partial = r.clock.Now()
-	}
 }

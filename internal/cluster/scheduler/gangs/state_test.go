@@ -16,7 +16,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/cluster/gangplan"
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -47,7 +46,7 @@ func newStandby() *world {
 
 // worldAt returns the registry of a scheduler that has not read the API server's clock.
 func worldAt(c *clocktesting.FakeClock) *world {
-	w := &world{newRegistry(gangview.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c, map[types.UID]bool{}}
+	w := &world{newRegistry(gangplan.DefaultLevels(), c, Limits{}, func(*v1.Pod) []fleet.Shape { return []fleet.Shape{{CPU: 1000}} }), c, map[types.UID]bool{}}
 	w.serve("berth-scheduler")
 	return w
 }
@@ -56,7 +55,7 @@ func worldAt(c *clocktesting.FakeClock) *world {
 func pod(index, least int, node string) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ml", Name: fmt.Sprintf("train-%d", index), UID: types.UID(fmt.Sprintf("uid-%d", index)), CreationTimestamp: metav1.NewTime(start),
-		Labels: map[string]string{gangview.PodGroup: "train", gangview.MinMember: fmt.Sprint(least)},
+		Labels: map[string]string{gangplan.PodGroup: "train", gangplan.MinMember: fmt.Sprint(least)},
 	}}
 	p.Spec.Containers = []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Requests: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"), v1.ResourceCPU: resource.MustParse("1")}}}}
 	p.Spec.SchedulerName, p.Spec.NodeName = "berth-scheduler", node
@@ -84,7 +83,7 @@ func (w *world) planned(t *testing.T, node string, pods ...*v1.Pod) {
 	for _, p := range pods {
 		list[p.UID] = gangplanner.Place{Pod: p, Node: node, Requests: w.requests(p)}
 	}
-	w.adopt(w.gangs[gangview.Key{Namespace: "ml", Name: "train"}], list)
+	w.adopt(w.gangs[gangplan.Key{Namespace: "ml", Name: "train"}], list)
 }
 
 // TestAwaken: members are brought to the queue when the last one that lacks exists, and not again for each change.
@@ -268,7 +267,7 @@ func TestLost(t *testing.T) {
 		"a surplus one":    {func(_ *testing.T, w *world) { w.set(pod(2, 2, "n2")); w.remove(pod(2, 2, "n2")) }, ""},
 		"it was never whole": {func(_ *testing.T, w *world) {
 			w.remove(pod(1, 2, "n1"))
-			w.gangs[gangview.Key{Namespace: "ml", Name: "train"}].whole = false
+			w.gangs[gangplan.Key{Namespace: "ml", Name: "train"}].setPresence(presenceNone)
 		}, "n1"},
 		"another has it": {func(t *testing.T, w *world) {
 			w.remove(pod(1, 2, "n1"))
@@ -342,10 +341,10 @@ func (a amounts) GetScalarResources() map[v1.ResourceName]int64 {
 
 // TestHolds checks which pods a hold keeps from a node: those that request what is held, and too little is left.
 func TestHolds(t *testing.T) {
-	key := gangview.Key{Namespace: "ml", Name: "train"}
+	key := gangplan.Key{Namespace: "ml", Name: "train"}
 	gpus := func(n string) v1.ResourceList { return v1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)} }
 	tests := map[string]struct {
-		gang     gangview.Key
+		gang     gangplan.Key
 		node     string
 		amounts  v1.ResourceList
 		priority int32

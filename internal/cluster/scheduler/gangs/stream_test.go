@@ -215,7 +215,7 @@ func TestStream(t *testing.T) {
 					started = time.Duration(second) * time.Second
 					break
 				}
-				reserved = append(reserved, s.registry.reserving != nil)
+				reserved = append(reserved, s.line.first != nil)
 				s.clock.Step(time.Second)
 			}
 			share := float64(used) / float64(32*len(reserved)+32)

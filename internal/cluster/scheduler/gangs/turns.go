@@ -24,18 +24,18 @@ func turnAt(last, now time.Time, length, period time.Duration) (begins, ends tim
 }
 
 // takesTurn gives a reservation whose start is not known the turn that there is now. Where there is none the gang tries again then, or
-// earlier, since another reservation may do. The caller holds the lock.
+// earlier, since another reservation may do.
 func (r *registry) takesTurn(g *gang, res *reservation, now time.Time) bool {
-	begins, ends := turnAt(r.turn, now, r.limits.Unknown, r.limits.Period)
+	begins, ends := turnAt(r.line.turn, now, r.limits.Unknown, r.limits.Period)
 	if begins.After(now) {
-		g.hopeless = begins
-		if again := now.Add(r.limits.Hopeless); again.Before(begins) {
-			g.hopeless = again
+		g.reserveAfter = begins
+		if retry := now.Add(r.limits.Hopeless); retry.Before(begins) {
+			g.reserveAfter = retry
 		}
-		g.wakeAt(g.hopeless)
+		g.wakeAt(g.reserveAfter)
 		return false
 	}
-	r.turn, res.until = begins, ends
+	r.line.turn, res.until = begins, ends
 	return true
 }
 

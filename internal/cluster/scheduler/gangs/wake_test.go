@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
+	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
 // TestWoken checks who is brought back to the queue, at once and at the keeper's looks.
@@ -106,18 +107,18 @@ func TestWoken(t *testing.T) {
 		}, ""},
 		"the first is refused by another plugin before it is planned": {func(_ *testing.T, w *world) string {
 			w.set(pod(3, 3, ""))
-			w.miss(pod(0, 3, ""))
+			w.setAbsent(pod(0, 3, ""))
 			tried, _ := w.look()
 			return tried
 		}, "1"},
 		"the plan has a member that another plugin refuses": {func(t *testing.T, w *world) string {
 			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 			w.reserve(pod(1, 3, ""), "n0")
-			return names(w.miss(pod(0, 3, "")).pods)
+			return names(w.setAbsent(pod(0, 3, "")).pods)
 		}, "0 1 2"},
 		"all are refused by another plugin: none, until that lets one in": {func(_ *testing.T, w *world) string {
 			for i := range 3 {
-				w.miss(pod(i, 3, ""))
+				w.setAbsent(pod(i, 3, ""))
 			}
 			tried, _ := w.look()
 			return tried
@@ -144,7 +145,7 @@ func TestWoken(t *testing.T) {
 		"a pod that was refused because of a hold, when it ends": {func(t *testing.T, w *world) string {
 			w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 			other := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train-9", UID: "other"}}
-			w.blocked[other.UID] = other
+			w.blocked.pods[other.UID] = other
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried while the hold lasts", tried)
 			}
@@ -153,7 +154,7 @@ func TestWoken(t *testing.T) {
 			return strings.TrimPrefix(tried, "0 1 2")
 		}, "9"},
 		"a gang that was refused because of a hold, when it ends": {func(t *testing.T, w *world) string {
-			w.holds.add(&hold{pod: "x", gang: gangview.Key{Name: "another"}, node: "n0", until: start.Add(time.Second)})
+			w.holds.add(&hold{pod: "x", gang: gangplan.Key{Name: "another"}, node: "n0", until: start.Add(time.Second)})
 			w.train().afterHold, w.train().freed = true, w.holds.freed
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried while the hold lasts", tried)
@@ -176,8 +177,8 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"members that repeat a refusal of an earlier state: the first one later": {func(t *testing.T, w *world) string {
 			w.mu.Lock()
-			w.train().refused = &refused{version: 1, at: start, text: "too small"}
-			if _, text := w.known(w.train(), pod(1, 3, ""), 2); text != "too small" {
+			w.registry.refuse(w.train(), &refusal{version: 1, when: start, reason: "too small"})
+			if _, text := w.nodeByStage(w.train(), pod(1, 3, ""), 2); text != "too small" {
 				t.Errorf("the answer to the second one is %q", text)
 			}
 			w.mu.Unlock()
@@ -191,8 +192,8 @@ func TestWoken(t *testing.T) {
 		}, "0"},
 		"members that repeat a refusal of this state: none": {func(_ *testing.T, w *world) string {
 			w.mu.Lock()
-			w.train().refused = &refused{version: 1, at: start, text: "too small"}
-			w.known(w.train(), pod(1, 3, ""), 1)
+			w.registry.refuse(w.train(), &refusal{version: 1, when: start, reason: "too small"})
+			w.nodeByStage(w.train(), pod(1, 3, ""), 1)
 			w.mu.Unlock()
 			w.clock.Step(w.limits.Repeat)
 			tried, _ := w.look()
@@ -200,21 +201,21 @@ func TestWoken(t *testing.T) {
 		}, ""},
 		"a gang that was refused because of nodes that other plugins refused, when that is forgotten": {func(t *testing.T, w *world) string {
 			g := w.train()
-			g.refused = &refused{text: "no capacity"}
+			w.registry.refuse(g, &refusal{reason: "no capacity"})
 			g.wakeAt(start.Add(w.limits.Mask))
 			if tried, _ := w.look(); tried != "" {
 				t.Errorf("%s is tried before", tried)
 			}
 			w.clock.Step(w.limits.Mask)
 			tried, _ := w.look()
-			return fmt.Sprint(tried, g.refused == nil)
+			return fmt.Sprint(tried, g.refusal == nil)
 		}, "0true"},
 		"a lower minimum after one that cannot be": {func(t *testing.T, w *world) string {
 			for i := range 3 {
 				w.set(pod(i, 1_000_000_000, ""))
 			}
 			w.overdue()
-			if list := w.unsaid(); len(list) != 1 || !strings.Contains(list[0].text, "a gang can have only 4096") {
+			if list := w.unsaid(); len(list) != 1 || !strings.Contains(list[0].message, "a gang can have only 4096") {
 				t.Errorf("an event says %v", list)
 			}
 			tried := ""
@@ -228,7 +229,7 @@ func TestWoken(t *testing.T) {
 			w.set(pod(0, 9, ""))
 			w.set(pod(1, 8, ""))
 			w.overdue()
-			return w.unsaid()[0].text
+			return w.unsaid()[0].message
 		}, "gang ml/train has two values of berth.dev/min-member: 9 of pod train-0 and 8 of pod train-1; set the same one on all"},
 		"the end of a reservation of the gang itself": {func(_ *testing.T, w *world) string {
 			return fmt.Sprint(w.leads(pod(0, 3, ""), pod(1, 3, "n0")))
@@ -256,7 +257,7 @@ func (w *world) failPlans(t *testing.T, plans int) (tried string) {
 	for range plans {
 		w.planned(t, "n0", pod(0, 3, ""), pod(1, 3, ""), pod(2, 3, ""))
 		w.reserve(pod(0, 3, ""), "n0")
-		tried = names(w.again(pod(1, 3, ""), nil, "n0 was refused").pods)
+		tried = names(w.replan(pod(1, 3, ""), nil, "n0 was refused").pods)
 	}
 	return tried
 }
@@ -286,7 +287,7 @@ func TestPermitAfterPlan(t *testing.T) {
 			w.reserve(pod(0, 3, ""), "n0")
 			test.run(t, w)
 			_, _, ok := w.permit(pod(0, 3, ""))
-			if got := fmt.Sprint(ok, w.stray(pod(0, 3, "")) != nil); got != test.want {
+			if got := fmt.Sprint(ok, w.withoutPlan(pod(0, 3, "")) != nil); got != test.want {
 				t.Errorf("got %s; want %s", got, test.want)
 			}
 		})
@@ -295,12 +296,12 @@ func TestPermitAfterPlan(t *testing.T) {
 
 // TestMembers checks who is planned: not those that cannot be scheduled now.
 func TestMembers(t *testing.T) {
-	view := &gangview.Gang{}
+	view := &gangplan.Gang{}
 	for i := range 5 {
 		view.Members = append(view.Members, pod(i, 2, ""))
 	}
 	view.Members[1].Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "later"}}
-	q := question{view: view, bound: map[types.UID]string{"uid-3": "n0"}, absent: map[types.UID]bool{"uid-2": true, "uid-3": true}}
+	q := attempt{view: view, Question: gangplanner.Question{Bound: map[types.UID]string{"uid-3": "n0"}}, absent: map[types.UID]bool{"uid-2": true, "uid-3": true}}
 	list, absent := q.members()
 	if names(list) != "0 3 4" || names(absent) != "2" {
 		t.Errorf("planned %s, absent %s; want 0 3 4 and 2", names(list), names(absent))

@@ -8,6 +8,7 @@
 // It guarantees
 //
 //   - that it writes nothing to the API server in a scheduling cycle, and reads nothing from it;
+//   - that a GPUNode that cannot be read, for example of a newer version, costs only its own node (follower);
 //   - that pods without GPUs are placed by the other plugins, among nodes that lose no GPU by them;
 //   - that a pod of which it cannot judge anything is left to the other plugins.
 //

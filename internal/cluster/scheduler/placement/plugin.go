@@ -19,7 +19,6 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
-	"github.com/berth-gpu/berth/internal/cluster/scheduler/gpunodes"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 )
@@ -45,7 +44,7 @@ type Factory struct {
 	first sync.Once
 
 	mu       sync.Mutex
-	follower *gpunodes.Follower
+	follower *follower
 	waiting  *waiting
 	policies map[string]string // by profile
 }
@@ -78,7 +77,7 @@ func (f *Factory) Ready(ctx context.Context) {
 		follower := f.follower
 		f.mu.Unlock()
 		if follower != nil {
-			follower.Wait(ctx, firstWait)
+			follower.wait(ctx, firstWait)
 		}
 	})
 }
@@ -156,11 +155,11 @@ func (f *Factory) start(ctx context.Context, handle fwk.Handle) error {
 		if err != nil {
 			return fmt.Errorf("make the plugin %s: %w", Name, err)
 		}
-		f.follower, err = gpunodes.New(gpunodes.Deps{Client: client, Sink: made, Log: logger})
+		f.follower, err = newFollower(client, made, logger)
 		if err != nil {
 			return fmt.Errorf("make the plugin %s: %w", Name, err)
 		}
-		go f.follower.Run(ctx)
+		go f.follower.run(ctx)
 	}
 	f.waiting = made
 	return nil

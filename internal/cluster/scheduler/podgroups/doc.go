@@ -17,7 +17,6 @@
 //   - that it changes nothing for pods without spec.schedulingGroup, and does nothing without the feature gates.
 //
 // It has to be the first at preFilter and the last at reserve. It keeps nothing between cycles, does no I/O but for its factory's
-// dependencies, and belongs to the scheduling cycle. It must not import anything of Berth but internal/cluster/gangplan,
-// internal/cluster/gangview, the packages gangplan, claims and model of the scheduler, and internal/core, and of Kubernetes' scheduler only
-// the public framework.
+// dependencies, and belongs to the scheduling cycle. It must not import anything of Berth but internal/cluster/gangplan, the
+// packages gangplanner, claims and model of the scheduler, and internal/core, and of Kubernetes' scheduler only the public framework.
 package podgroups

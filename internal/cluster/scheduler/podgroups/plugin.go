@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/claims"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/model"
@@ -24,7 +24,7 @@ type Deps struct {
 	// Policy returns the policy of a profile.
 	Policy func(profile string) string
 	// Levels returns the levels of topology that annotations can name.
-	Levels func() gangview.Levels
+	Levels func() gangplan.Levels
 	// Hold sets what is held against pods for gangs of other APIs, and what they can use of nodes where places are reserved.
 	Hold func(q *gangplanner.Question, pods []*v1.Pod)
 	// Ready returns when the GPUs of the nodes are known, or have been waited for long enough.

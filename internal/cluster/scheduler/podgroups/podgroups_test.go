@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 )
 
@@ -234,20 +234,20 @@ func TestCandidates(t *testing.T) {
 	}
 	plans = plans[:7]
 	tests := map[string]struct {
-		topology  gangview.Topology
+		topology  gangplan.Topology
 		plans     []gangplanner.Plan
 		nominated string
 		want      []string // the name with the number of nodes, "!" for pinned ones
 	}{
 		"no requirement":        {plans: plans, want: []string{"d9 1!", "d8 1!", "d7 1!", "d6 1!", "d5 1!", "d4 1!", "d3 1!", "all 10"}},
 		"one plan":              {plans: plans[:1], want: []string{"d9 1!", "all 10"}},
-		"required":              {topology: gangview.Topology{Required: "rack"}, plans: plans, want: []string{"d9 1!", "d8 1!", "d7 1!", "d6 1!", "r4 2", "r3 2", "r2 2", "r1 2"}},
-		"required, one plan":    {topology: gangview.Topology{Required: "rack"}, plans: plans[2:3], want: []string{"d7 1!", "r3 2", "r0 2", "r1 2", "r2 2", "r4 2"}},
+		"required":              {topology: gangplan.Topology{Required: "rack"}, plans: plans, want: []string{"d9 1!", "d8 1!", "d7 1!", "d6 1!", "r4 2", "r3 2", "r2 2", "r1 2"}},
+		"required, one plan":    {topology: gangplan.Topology{Required: "rack"}, plans: plans[2:3], want: []string{"d7 1!", "r3 2", "r0 2", "r1 2", "r2 2", "r4 2"}},
 		"pods have ended":       {plans: plans, nominated: "n2", want: []string{"nominated 1!", "d9 1!", "d8 1!", "d7 1!", "d6 1!", "d5 1!", "d4 1!", "all 10"}},
 		"nominated, but gone":   {plans: plans[:1], nominated: "gone", want: []string{"d9 1!", "all 10"}},
-		"segments":              {topology: gangview.Topology{SegmentSize: 2}, plans: plans[:2], want: []string{"d9 1!", "d8 1!"}},
+		"segments":              {topology: gangplan.Topology{SegmentSize: 2}, plans: plans[:2], want: []string{"d9 1!", "d8 1!"}},
 		"no plan":               {want: []string{"all 10"}},
-		"required, and no plan": {topology: gangview.Topology{Required: "rack"}, want: []string{"r0 2", "r1 2", "r2 2", "r3 2", "r4 2"}},
+		"required, and no plan": {topology: gangplan.Topology{Required: "rack"}, want: []string{"r0 2", "r1 2", "r2 2", "r3 2", "r4 2"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

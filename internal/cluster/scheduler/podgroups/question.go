@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
+	"github.com/berth-gpu/berth/internal/cluster/gangplan"
 	"github.com/berth-gpu/berth/internal/cluster/scheduler/gangplanner"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
@@ -30,7 +30,7 @@ type group struct {
 
 // verdict is what is known of a group in this state of the cluster.
 type verdict struct {
-	topology gangview.Topology
+	topology gangplan.Topology
 	// plans are the best first. Without one, refusal says why, and is empty where the planner has no answer.
 	plans   []gangplanner.Plan
 	refusal string
@@ -40,7 +40,7 @@ type verdict struct {
 func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within map[string]bool, plans int) (verdict, error) {
 	p.Ready(ctx)
 	p.Model.Sync(nodes)
-	if len(g.waiting)+len(g.scheduled) > gangview.MaxMembers {
+	if len(g.waiting)+len(g.scheduled) > gangplan.MaxMembers {
 		return verdict{}, nil
 	}
 	bound, members := map[types.UID]string{}, g.waiting
@@ -48,7 +48,7 @@ func (p *Plugin) ask(ctx context.Context, g *group, nodes []fwk.NodeInfo, within
 		bound[pod.UID] = pod.Spec.NodeName
 		members = append(slices.Clip(members), pod)
 	}
-	view := gangview.OfKubernetes(g.object, members, p.Levels())
+	view := gangplan.OfKubernetes(g.object, members, p.Levels())
 	if view.Problem != "" {
 		return verdict{refusal: "berth: " + view.Problem}, nil
 	}

@@ -7,6 +7,9 @@ import (
 	"slices"
 )
 
+// Gone is the node, in a plan of another state, of a member whose node does not exist any more.
+const Gone = -2
+
 // Renew returns a plan that was made of another state of the fleet as it is in the present one: members whose places are still free keep
 // them, and the others are planned beside them. The second result is the node of each member that keeps its place, Unbound for the others.
 // The refusal says why there is no plan with these. The budget is for the members that are planned again: the error is ErrSteps where it is
@@ -72,7 +75,7 @@ func (p *Planner) comparable(t *Topology, g *Gang, plan *Plan) error {
 		return fmt.Errorf("a plan for %d members of a gang of %d", len(plan.Nodes), len(g.Members))
 	}
 	for i, node := range plan.Nodes {
-		if bound := g.Members[i].Node; node < Unbound || node >= p.fleet.Len() || bound != Unbound && bound != node {
+		if bound := g.Members[i].Node; node < Gone || node >= p.fleet.Len() || bound != Unbound && bound != node {
 			return fmt.Errorf("member %d is planned for node %d and bound to node %d", i, node, bound)
 		}
 	}
@@ -111,7 +114,7 @@ func (r *run) keep(nodes []int) []int {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(g.Members[a].Class, g.Members[b].Class) }) // as for tables
 	for _, i := range order {
 		m, node := g.Members[i], nodes[i]
-		if m.Node != Unbound || node == Unbound || !whole.has(node) || !segment(i).has(node) {
+		if m.Node != Unbound || node < 0 || !whole.has(node) || !segment(i).has(node) {
 			continue
 		}
 		at := [2]int{m.Class, node}

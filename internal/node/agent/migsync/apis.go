@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/core/phrase"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -51,12 +52,8 @@ func (p *wantPlan) separateAPIs(changes map[gpu.UUID]*mig.GPUPlan) {
 			}
 		}
 	}
-	names := strings.Join(resources[:min(len(resources), namedResources)], ", ")
-	if more := len(resources) - namedResources; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
 	p.TwoAPIs = fmt.Errorf("with the change of GPU %s to %s, both the device plugin and DRA would serve %s on this node, so no MIG layout is applied: give the devices of the device plugin another name (resourceName in a rule of gpus or migDevices), allocate all devices of the name through one API (allocation.api), or choose another layout",
-		strings.Join(indices, ", "), strings.Join(sources, ", "), names)
+		strings.Join(indices, ", "), strings.Join(sources, ", "), phrase.Some(resources, namedResources))
 	p.refuse("MIG_LAYOUT_TWO_APIS", p.TwoAPIs)
 	p.Wants = nil
 	clear(p.Modes)

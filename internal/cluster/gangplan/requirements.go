@@ -10,15 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/berth-gpu/berth/internal/cluster/gangview"
 	"github.com/berth-gpu/berth/internal/core/fleet"
 	"github.com/berth-gpu/berth/internal/core/fleet/gang"
 )
 
-// Input is what a question is made from.
+// Input is what requirements are made from.
 type Input struct {
-	View   *gangview.Gang
-	Levels gangview.Levels
+	View   *Gang
+	Levels Levels
 	// Node returns the index of the node of a member, gang.Unbound for one that has none, and false for one whose node does not exist: it
 	// is left out.
 	Node func(*corev1.Pod) (int, bool)
@@ -35,8 +34,9 @@ type Class struct {
 	Rules Rules
 }
 
-// Question is what to plan. The Capacity of the classes of the gang and its Others are not set.
-type Question struct {
+// Requirements are what a gang requires of nodes: what package gang plans. The Capacity of the classes of the gang and its Others are not
+// set.
+type Requirements struct {
 	Gang gang.Gang
 	// Required and Preferred are the levels that the gang asks for. Those of Gang are that of the node where members share a ResourceClaim.
 	Required  int
@@ -52,50 +52,50 @@ type Question struct {
 }
 
 // Least is how many members have to have a node together.
-func Least(view *gangview.Gang) int { return int(view.Min - view.Done) }
+func Least(view *Gang) int { return int(view.Min - view.Done) }
 
-// Ask returns the question for a gang of at least one member without a Problem. The error is that of a pod that cannot be read.
+// Require returns the requirements of a gang of at least one member without a Problem. The error is that of a pod that cannot be read.
 //
 // Where there are no segments, the members that have a node come first: they count for the least number, whatever their rank.
-func Ask(in Input) (Question, error) {
-	var q Question
+func Require(in Input) (Requirements, error) {
+	var r Requirements
 	members := slices.Clone(in.View.Members)
 	if in.View.Topology.SegmentSize == 0 {
 		slices.SortStableFunc(members, func(a, b *corev1.Pod) int { return waits(in.Node(a)) - waits(in.Node(b)) })
 	}
-	q.Gang.Min = max(1, min(Least(in.View), len(members)))
-	if q.Problem = q.levels(in.Levels, in.View.Topology); q.Problem != "" {
-		return q, nil
+	r.Gang.Min = max(1, min(Least(in.View), len(members)))
+	if r.Problem = r.levels(in.Levels, in.View.Topology); r.Problem != "" {
+		return r, nil
 	}
 	for _, pod := range members {
 		node, exists := in.Node(pod)
 		if !exists {
 			continue
 		}
-		class, err := q.class(pod, in.Requests)
+		class, err := r.class(pod, in.Requests)
 		if err != nil {
-			return q, err
+			return r, err
 		}
-		q.Gang.Members = append(q.Gang.Members, gang.Member{Class: class, Node: node})
-		q.Members = append(q.Members, pod)
+		r.Gang.Members = append(r.Gang.Members, gang.Member{Class: class, Node: node})
+		r.Members = append(r.Members, pod)
 	}
-	q.Gang.Min = min(q.Gang.Min, len(q.Gang.Members))
-	q.Required, q.Preferred = q.Gang.Required, q.Gang.Preferred
+	r.Gang.Min = min(r.Gang.Min, len(r.Gang.Members))
+	r.Required, r.Preferred = r.Gang.Required, r.Gang.Preferred
 	if SharedClaim(members) != "" {
 		// Members that share a claim are on the node of its devices.
-		q.Gang.Required, q.Gang.Preferred = len(q.Keys), len(q.Keys)
+		r.Gang.Required, r.Gang.Preferred = len(r.Keys), len(r.Keys)
 	}
-	return q, nil
+	return r, nil
 }
 
 // Shared returns what members of several classes request, by the name of the resource: how much a member of each class does, in the unit
 // of Amount.
-func (q *Question) Shared() map[corev1.ResourceName][]int64 {
+func (r *Requirements) Shared() map[corev1.ResourceName][]int64 {
 	shared := map[corev1.ResourceName][]int64{}
-	for c := range q.Classes {
-		for name, amount := range q.Classes[c].Rules.amounts {
+	for c := range r.Classes {
+		for name, amount := range r.Classes[c].Rules.amounts {
 			if shared[name] == nil {
-				shared[name] = make([]int64, len(q.Classes))
+				shared[name] = make([]int64, len(r.Classes))
 			}
 			shared[name][c] = Amount(name, amount)
 		}
@@ -113,17 +113,17 @@ func (q *Question) Shared() map[corev1.ResourceName][]int64 {
 }
 
 // SharedPorts returns, for ports of the host that members of several classes use, by which classes each is used.
-func (q *Question) SharedPorts() (list [][]int64) {
+func (r *Requirements) SharedPorts() (list [][]int64) {
 	seen := map[hostPort]bool{}
-	for c := range q.Classes {
-		for _, port := range q.Classes[c].Rules.ports {
+	for c := range r.Classes {
+		for _, port := range r.Classes[c].Rules.ports {
 			if seen[port] {
 				continue
 			}
 			seen[port] = true
-			users, count := make([]int64, len(q.Classes)), 0
-			for k := range q.Classes {
-				if q.Classes[k].Rules.sharesPort([]hostPort{port}) {
+			users, count := make([]int64, len(r.Classes)), 0
+			for k := range r.Classes {
+				if r.Classes[k].Rules.sharesPort([]hostPort{port}) {
 					users[k] = 1
 					count++
 				}
@@ -157,45 +157,45 @@ func waits(node int, exists bool) int {
 }
 
 // class returns the class of a member, which is a new one for the first of its signature.
-func (q *Question) class(pod *corev1.Pod, requests func(*corev1.Pod) []fleet.Shape) (int, error) {
+func (r *Requirements) class(pod *corev1.Pod, requests func(*corev1.Pod) []fleet.Shape) (int, error) {
 	text, err := Signature(pod)
 	if err != nil {
 		return 0, fmt.Errorf("read pod %s: %w", pod.Name, err)
 	}
-	if i := slices.IndexFunc(q.Classes, func(c Class) bool { return c.Signature == text }); i >= 0 {
+	if i := slices.IndexFunc(r.Classes, func(c Class) bool { return c.Signature == text }); i >= 0 {
 		return i, nil
 	}
-	q.Classes = append(q.Classes, Class{Signature: text, Pod: pod, Rules: NewRules(pod)})
-	q.Gang.Classes = append(q.Gang.Classes, gang.Class{Requests: requests(pod)})
-	return len(q.Classes) - 1, nil
+	r.Classes = append(r.Classes, Class{Signature: text, Pod: pod, Rules: NewRules(pod)})
+	r.Gang.Classes = append(r.Gang.Classes, gang.Class{Requests: requests(pod)})
+	return len(r.Classes) - 1, nil
 }
 
 // levels sets the levels of the gang, and returns what is wrong with them.
-func (q *Question) levels(levels gangview.Levels, t gangview.Topology) string {
+func (r *Requirements) levels(levels Levels, t Topology) string {
 	for _, l := range levels {
 		if l.Key != corev1.LabelHostname {
-			q.Keys = append(q.Keys, l.Key)
+			r.Keys = append(r.Keys, l.Key)
 		}
 	}
 	for _, key := range []string{t.Required, t.Preferred, t.SegmentLevel} {
-		if key != "" && key != corev1.LabelHostname && !slices.Contains(q.Keys, key) {
+		if key != "" && key != corev1.LabelHostname && !slices.Contains(r.Keys, key) {
 			// A level that the configuration does not have stands alone: it is neither wider nor narrower than the others.
-			q.Keys = []string{key}
+			r.Keys = []string{key}
 		}
 	}
 	problem := ""
 	position := func(key string) int {
 		if key == corev1.LabelHostname {
-			return len(q.Keys)
+			return len(r.Keys)
 		}
-		i := slices.Index(q.Keys, key)
+		i := slices.Index(r.Keys, key)
 		if i < 0 && problem == "" {
 			problem = fmt.Sprintf("the topology level %q cannot be combined with one that the configuration of the scheduler does not have: use levels of topologyLevels", key)
 		}
 		return i
 	}
-	g := &q.Gang
-	g.Required, g.Preferred = gang.Anywhere, len(q.Keys)
+	g := &r.Gang
+	g.Required, g.Preferred = gang.Anywhere, len(r.Keys)
 	if t.Required != "" {
 		g.Required = position(t.Required)
 	}
@@ -231,7 +231,7 @@ func SharedClaim(members []*corev1.Pod) string {
 
 // WasWhole tells whether a gang with too few members on nodes had enough of them earlier, and has lost members: those that existed when the
 // last one was bound, at the time that it returns, are fewer than the least number. The others take the place of members that were lost.
-func WasWhole(view *gangview.Gang) (whole bool, bound metav1.Time) {
+func WasWhole(view *Gang) (whole bool, bound metav1.Time) {
 	for _, pod := range view.Members {
 		for i := range pod.Status.Conditions {
 			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && bound.Before(&c.LastTransitionTime) {

@@ -1,4 +1,4 @@
-package gangview
+package gangplan
 
 import (
 	"strings"
@@ -40,7 +40,7 @@ func TestKeyOf(t *testing.T) {
 		"a LeaderWorkerSet without a group": {options: group("", "4", "4"), want: ours},
 		"a group of another gang":           {options: append(group("3", "4", "4"), label(PodGroup, ""), coscheduled), want: theirs},
 		"in-tree":                           {options: []option{inTree}, none: true},
-		"in-tree and a label":               {options: []option{inTree, gang("2"), coscheduled, volcano}, none: true},
+		"in-tree and a label":               {options: []option{inTree, inTrain("2"), coscheduled, volcano}, none: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

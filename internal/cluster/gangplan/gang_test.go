@@ -1,4 +1,4 @@
-package gangview
+package gangplan
 
 import (
 	"fmt"
@@ -33,8 +33,8 @@ func annotation(name, value string) option {
 	return func(p *corev1.Pod) { p.Annotations[name] = value }
 }
 
-// gang labels a pod as a member of the gang train.
-func gang(minimum string) option {
+// inTrain labels a pod as a member of the gang train.
+func inTrain(minimum string) option {
 	return func(p *corev1.Pod) {
 		p.Labels[PodGroup] = "train"
 		if minimum != "" {
@@ -112,31 +112,31 @@ func TestMembers(t *testing.T) {
 		wantDone int32
 	}{
 		"pods that wait, are bound and run": {
-			key: ours, pods: []*corev1.Pod{pod("a-0", gang("2")), pod("a-1", gang("2"), boundAt(100)), pod("a-2", gang("2"), boundAt(100), phase(corev1.PodRunning))},
+			key: ours, pods: []*corev1.Pod{pod("a-0", inTrain("2")), pod("a-1", inTrain("2"), boundAt(100)), pod("a-2", inTrain("2"), boundAt(100), phase(corev1.PodRunning))},
 			want: "a-0 a-1 a-2",
 		},
 		"pods of others": {
 			key: ours, pods: []*corev1.Pod{
-				pod("a-0", gang("2")), pod("b-0"), pod("c-0", coscheduled), pod("d-0", label(PodGroup, "other")),
-				pod("e-0", gang("2"), func(p *corev1.Pod) { p.Namespace = "web" }),
+				pod("a-0", inTrain("2")), pod("b-0"), pod("c-0", coscheduled), pod("d-0", label(PodGroup, "other")),
+				pod("e-0", inTrain("2"), func(p *corev1.Pod) { p.Namespace = "web" }),
 			}, want: "a-0",
 		},
 		"pods that are being deleted or have failed": {
 			key: ours, pods: []*corev1.Pod{
-				pod("a-0", gang("2")), pod("a-1", gang("2"), deleted), pod("a-2", gang("2"), phase(corev1.PodFailed), job), pod("a-3", gang("2"), job),
+				pod("a-0", inTrain("2")), pod("a-1", inTrain("2"), deleted), pod("a-2", inTrain("2"), phase(corev1.PodFailed), job), pod("a-3", inTrain("2"), job),
 			}, want: "a-0 a-3",
 		},
 		"a pod has succeeded and another one of its Job is replaced": {
-			key: ours, pods: []*corev1.Pod{pod("a-0", gang("2"), job, phase(corev1.PodSucceeded)), pod("a-1", gang("2"), job)}, want: "a-1", wantDone: 1,
+			key: ours, pods: []*corev1.Pod{pod("a-0", inTrain("2"), job, phase(corev1.PodSucceeded)), pod("a-1", inTrain("2"), job)}, want: "a-1", wantDone: 1,
 		},
 		"pods of an earlier Job have succeeded": {
-			key: ours, pods: []*corev1.Pod{pod("a-0", gang("2"), earlier, phase(corev1.PodSucceeded)), pod("a-1", gang("2"), job)}, want: "a-1",
+			key: ours, pods: []*corev1.Pod{pod("a-0", inTrain("2"), earlier, phase(corev1.PodSucceeded)), pod("a-1", inTrain("2"), job)}, want: "a-1",
 		},
 		"an owner that is no controller": {
-			key: ours, pods: []*corev1.Pod{pod("a-0", gang("2"), shared, job, phase(corev1.PodSucceeded)), pod("a-1", gang("2"), shared, earlier)}, want: "a-1",
+			key: ours, pods: []*corev1.Pod{pod("a-0", inTrain("2"), shared, job, phase(corev1.PodSucceeded)), pod("a-1", inTrain("2"), shared, earlier)}, want: "a-1",
 		},
 		"a pod without a controller has succeeded": {
-			key: ours, pods: []*corev1.Pod{pod("a-0", gang("2"), phase(corev1.PodSucceeded)), pod("a-1", gang("2"))}, want: "a-1",
+			key: ours, pods: []*corev1.Pod{pod("a-0", inTrain("2"), phase(corev1.PodSucceeded)), pod("a-1", inTrain("2"))}, want: "a-1",
 		},
 		"the PodGroup was created before the pods": {
 			key: theirs, group: &Group{Created: second(99), Min: 2}, pods: []*corev1.Pod{pod("a-0", coscheduled), pod("a-1", coscheduled, boundAt(100))}, want: "a-0 a-1",
@@ -177,7 +177,7 @@ func TestMembers(t *testing.T) {
 			pods: []*corev1.Pod{pod("a-0", coscheduled, job, boundAt(101), phase(corev1.PodSucceeded)), pod("a-1", coscheduled, job)}, want: "a-1",
 		},
 		"Berth's gang has no PodGroup": {
-			key: ours, group: &Group{Created: second(103), Min: 2}, pods: []*corev1.Pod{pod("a-0", gang("2"), boundAt(102))}, want: "a-0",
+			key: ours, group: &Group{Created: second(103), Min: 2}, pods: []*corev1.Pod{pod("a-0", inTrain("2"), boundAt(102))}, want: "a-0",
 		},
 	}
 	for name, tc := range tests {
@@ -197,7 +197,7 @@ func TestProblemsAndWaiting(t *testing.T) {
 	priority := func(n int32) option { return func(p *corev1.Pod) { p.Spec.Priority = &n } }
 	never := corev1.PreemptNever
 	with := func(options ...option) []*corev1.Pod {
-		return append(many("a", 2, gang("2")), pod("b-2", append([]option{gang("2")}, options...)...))
+		return append(many("a", 2, inTrain("2")), pod("b-2", append([]option{inTrain("2")}, options...)...))
 	}
 	noMinimum := func(quoted string) string {
 		return "berth.dev/min-member of pod a-0 is " + quoted + ", not a whole number from 1 to 2147483647: set it to the number of pods that have to start together"
@@ -213,52 +213,52 @@ func TestProblemsAndWaiting(t *testing.T) {
 		wantGroup   types.UID
 		wantAll     int
 	}{
-		"complete":             {key: ours, pods: many("a", 3, gang("2")), wantMin: 2, wantAll: 3},
-		"minimum on one alone": {key: ours, pods: append(many("a", 2, gang("")), pod("b-2", gang("3"))), wantMin: 3, wantAll: 3},
+		"complete":             {key: ours, pods: many("a", 3, inTrain("2")), wantMin: 2, wantAll: 3},
+		"minimum on one alone": {key: ours, pods: append(many("a", 2, inTrain("")), pod("b-2", inTrain("3"))), wantMin: 3, wantAll: 3},
 		"minimum as an annotation": {
-			key: ours, pods: many("a", 2, gang(""), annotation(MinMember, "2")), wantMin: 2, wantAll: 2,
+			key: ours, pods: many("a", 2, inTrain(""), annotation(MinMember, "2")), wantMin: 2, wantAll: 2,
 		},
 		"the label counts before the annotation": {
-			key: ours, pods: many("a", 2, gang("2"), annotation(MinMember, "7")), wantMin: 2, wantAll: 2,
+			key: ours, pods: many("a", 2, inTrain("2"), annotation(MinMember, "7")), wantMin: 2, wantAll: 2,
 		},
-		"equal numbers": {key: ours, pods: append(many("a", 1, gang("2")), pod("b-1", gang("02"))), wantMin: 2, wantAll: 2},
-		"too few":       {key: ours, pods: many("a", 3, gang("8")), wantWaiting: "3 of 8 members of gang ml/train exist", wantMin: 8, wantAll: 3},
+		"equal numbers": {key: ours, pods: append(many("a", 1, inTrain("2")), pod("b-1", inTrain("02"))), wantMin: 2, wantAll: 2},
+		"too few":       {key: ours, pods: many("a", 3, inTrain("8")), wantWaiting: "3 of 8 members of gang ml/train exist", wantMin: 8, wantAll: 3},
 		"largest minimum": {
-			key: ours, pods: many("a", 3, gang("2147483647")), wantMin: 2147483647, wantAll: 3,
+			key: ours, pods: many("a", 3, inTrain("2147483647")), wantMin: 2147483647, wantAll: 3,
 			wantWaiting: "3 of 2147483647 members of gang ml/train exist, and a gang can have only 4096: set a smaller minimum",
 		},
 		"largest minimum that can be reached": {
-			key: ours, pods: many("a", 3, gang("4096")), wantMin: 4096, wantAll: 3, wantWaiting: "3 of 4096 members of gang ml/train exist",
+			key: ours, pods: many("a", 3, inTrain("4096")), wantMin: 4096, wantAll: 3, wantWaiting: "3 of 4096 members of gang ml/train exist",
 		},
 		"one has succeeded": {
 			key:     ours,
-			pods:    append(many("a", 2, gang("3"), owner("batch/v1", "Job", "j")), pod("b-2", gang("3"), owner("batch/v1", "Job", "j"), phase(corev1.PodSucceeded))),
+			pods:    append(many("a", 2, inTrain("3"), owner("batch/v1", "Job", "j")), pod("b-2", inTrain("3"), owner("batch/v1", "Job", "j"), phase(corev1.PodSucceeded))),
 			wantMin: 3, wantAll: 2,
 		},
-		"no member": {key: ours, pods: many("a", 3, gang("8"), deleted), wantWaiting: "no member of gang ml/train exists"},
+		"no member": {key: ours, pods: many("a", 3, inTrain("8"), deleted), wantWaiting: "no member of gang ml/train exists"},
 		"gated": {
-			key: ours, pods: append(many("a", 2, gang("4")), many("b", 2, gang("4"), gatedBy("kueue.x-k8s.io/topology"))...), wantMin: 4, wantAll: 4,
+			key: ours, pods: append(many("a", 2, inTrain("4")), many("b", 2, inTrain("4"), gatedBy("kueue.x-k8s.io/topology"))...), wantMin: 4, wantAll: 4,
 			wantWaiting: `2 of 4 members of gang ml/train have no scheduling gates; pod b-0 has "kueue.x-k8s.io/topology"`,
 		},
 		"more than the minimum, some gated": {
-			key: ours, pods: append(many("a", 2, gang("2")), many("b", 2, gang("2"), gatedBy("kueue.x-k8s.io/topology"))...), wantMin: 2, wantAll: 4,
+			key: ours, pods: append(many("a", 2, inTrain("2")), many("b", 2, inTrain("2"), gatedBy("kueue.x-k8s.io/topology"))...), wantMin: 2, wantAll: 4,
 		},
 		"no minimum": {
-			key: ours, pods: many("a", 2, gang("")), wantAll: 2, wantProblem: "gang ml/train has no minimum, because pod a-0 has no label berth.dev/min-member" + fix,
+			key: ours, pods: many("a", 2, inTrain("")), wantAll: 2, wantProblem: "gang ml/train has no minimum, because pod a-0 has no label berth.dev/min-member" + fix,
 		},
-		"minimum zero":           {key: ours, pods: many("a", 1, gang("0")), wantAll: 1, wantProblem: noMinimum(`"0"`)},
-		"minimum negative":       {key: ours, pods: many("a", 1, gang("-3")), wantAll: 1, wantProblem: noMinimum(`"-3"`)},
-		"minimum a word":         {key: ours, pods: many("a", 1, gang("all")), wantAll: 1, wantProblem: noMinimum(`"all"`)},
-		"minimum with sign":      {key: ours, pods: many("a", 1, gang("+3")), wantAll: 1, wantProblem: noMinimum(`"+3"`)},
-		"minimum 1e9":            {key: ours, pods: many("a", 1, gang("1e9")), wantAll: 1, wantProblem: noMinimum(`"1e9"`)},
-		"minimum in hexadecimal": {key: ours, pods: many("a", 1, gang("0x8")), wantAll: 1, wantProblem: noMinimum(`"0x8"`)},
-		"minimum 2^31":           {key: ours, pods: many("a", 1, gang("2147483648")), wantAll: 1, wantProblem: noMinimum(`"2147483648"`)},
+		"minimum zero":           {key: ours, pods: many("a", 1, inTrain("0")), wantAll: 1, wantProblem: noMinimum(`"0"`)},
+		"minimum negative":       {key: ours, pods: many("a", 1, inTrain("-3")), wantAll: 1, wantProblem: noMinimum(`"-3"`)},
+		"minimum a word":         {key: ours, pods: many("a", 1, inTrain("all")), wantAll: 1, wantProblem: noMinimum(`"all"`)},
+		"minimum with sign":      {key: ours, pods: many("a", 1, inTrain("+3")), wantAll: 1, wantProblem: noMinimum(`"+3"`)},
+		"minimum 1e9":            {key: ours, pods: many("a", 1, inTrain("1e9")), wantAll: 1, wantProblem: noMinimum(`"1e9"`)},
+		"minimum in hexadecimal": {key: ours, pods: many("a", 1, inTrain("0x8")), wantAll: 1, wantProblem: noMinimum(`"0x8"`)},
+		"minimum 2^31":           {key: ours, pods: many("a", 1, inTrain("2147483648")), wantAll: 1, wantProblem: noMinimum(`"2147483648"`)},
 		"minimum is long": {
-			key: ours, pods: many("a", 1, gang(""), annotation(MinMember, "\x1b[2J"+strings.Repeat("9", 1000))), wantAll: 1,
+			key: ours, pods: many("a", 1, inTrain(""), annotation(MinMember, "\x1b[2J"+strings.Repeat("9", 1000))), wantAll: 1,
 			wantProblem: noMinimum(`"\x1b[2J` + strings.Repeat("9", 60) + `"...`),
 		},
 		"two minima": {
-			key: ours, pods: append(many("a", 2, gang("8")), pod("b-2", gang("4"))), wantAll: 3,
+			key: ours, pods: append(many("a", 2, inTrain("8")), pod("b-2", inTrain("4"))), wantAll: 3,
 			wantProblem: "gang ml/train has two values of berth.dev/min-member: 8 of pod a-0 and 4 of pod b-2; set the same one on all",
 		},
 		"two schedulers": {
@@ -275,9 +275,9 @@ func TestProblemsAndWaiting(t *testing.T) {
 			key: ours, pods: with(func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never }), wantMin: 2, wantAll: 3,
 			wantProblem: "gang ml/train has two values of spec.preemptionPolicy: PreemptLowerPriority of pod a-0 and Never of pod b-2; set the same one on all",
 		},
-		"as many members as a gang can have": {key: ours, pods: many("a", MaxMembers, gang("2")), wantMin: 2, wantAll: MaxMembers},
+		"as many members as a gang can have": {key: ours, pods: many("a", MaxMembers, inTrain("2")), wantMin: 2, wantAll: MaxMembers},
 		"too many members": {
-			key: ours, pods: many("a", MaxMembers+1, gang("2")),
+			key: ours, pods: many("a", MaxMembers+1, inTrain("2")),
 			wantProblem: "gang ml/train has 4097 members, more than the 4096 that a gang can have: split it into several",
 		},
 		"a name from an annotation that is no label value": {
@@ -303,7 +303,7 @@ func TestProblemsAndWaiting(t *testing.T) {
 			wantProblem: "gang ml/train has two values of spec.priority: 0 of pod a-0 and 7 of pod b-2; set the same one on all",
 		},
 		"PodGroup": {
-			key: theirs, pods: many("a", 2, coscheduled, gang("7"), label(PodGroup, "")), group: &Group{UID: "group", Min: 2},
+			key: theirs, pods: many("a", 2, coscheduled, inTrain("7"), label(PodGroup, "")), group: &Group{UID: "group", Min: 2},
 			wantMin: 2, wantAll: 2, wantGroup: "group",
 		},
 		"PodGroup with a problem": {
@@ -322,7 +322,7 @@ func TestProblemsAndWaiting(t *testing.T) {
 			wantProblem: "pod a-0 of gang ml/train is one of Volcano's Job, which needs the phase Inqueue that only Volcano's scheduler sets: " +
 				"use that scheduler, or a Job of another API",
 		},
-		"Berth's labels on Volcano's Job": {key: ours, pods: many("a", 2, gang("2"), volcano, owner("batch.volcano.sh/v1alpha1", "Job", "j")), wantMin: 2, wantAll: 2},
+		"Berth's labels on Volcano's Job": {key: ours, pods: many("a", 2, inTrain("2"), volcano, owner("batch.volcano.sh/v1alpha1", "Job", "j")), wantMin: 2, wantAll: 2},
 		"Kubernetes' Job with Volcano's PodGroup": {
 			key: volcanos, pods: many("a", 2, volcano, owner("batch/v1", "Job", "j")), group: podGroup, wantMin: 2, wantAll: 2, wantGroup: "group",
 		},

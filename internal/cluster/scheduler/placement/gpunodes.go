@@ -1,9 +1,4 @@
-// Package gpunodes follows the GPUNodes of a cluster for the scheduler.
-//
-// It guarantees that a GPUNode that cannot be read, for example of a newer version, costs only its own node, and that of each object only
-// what decisions need is kept. A cluster without the definition of GPUNodes is a cluster without GPUNodes: it asks again. It must not
-// import anything of Berth but api and internal/cluster/fleetview.
-package gpunodes
+package placement
 
 import (
 	"context"
@@ -26,26 +21,23 @@ import (
 	"github.com/berth-gpu/berth/internal/cluster/fleetview"
 )
 
-// Sink gets what GPUNodes say.
-type Sink interface {
+// hardwareSink gets what GPUNodes say.
+type hardwareSink interface {
 	SetHardware(*fleetview.Hardware)
 	DropHardware(node string)
 }
 
-// Deps are what a Follower needs.
-type Deps struct {
-	Client dynamic.Interface
-	Sink   Sink
-	Log    *slog.Logger
-}
-
-// Follower follows GPUNodes.
-type Follower struct {
-	deps     Deps
+// follower follows the GPUNodes of a cluster. One that cannot be read, for example of a newer version, costs only its own node. A cluster
+// without the definition of GPUNodes is a cluster without GPUNodes: it asks again.
+type follower struct {
+	client   dynamic.Interface
+	sink     hardwareSink
+	logger   *slog.Logger
 	reader   *fleetview.Reader
 	informer cache.SharedIndexInformer
 	missing  atomic.Bool
-	last     atomic.Pointer[string]
+	// logged is the error that was logged last.
+	logged atomic.Pointer[string]
 }
 
 // item is what the informer keeps of a GPUNode.
@@ -54,10 +46,10 @@ type item struct {
 	hardware *fleetview.Hardware
 }
 
-// New returns a follower that has not begun.
-func New(deps Deps) (*Follower, error) {
-	f := &Follower{deps: deps, reader: fleetview.NewReader()}
-	f.informer = dynamicinformer.NewFilteredDynamicInformer(deps.Client, v1alpha1.GPUNodes(), metav1.NamespaceAll, 0, nil, nil).Informer()
+// newFollower returns a follower that has not begun.
+func newFollower(client dynamic.Interface, sink hardwareSink, logger *slog.Logger) (*follower, error) {
+	f := &follower{client: client, sink: sink, logger: logger, reader: fleetview.NewReader()}
+	f.informer = dynamicinformer.NewFilteredDynamicInformer(client, v1alpha1.GPUNodes(), metav1.NamespaceAll, 0, nil, nil).Informer()
 	if err := f.informer.SetTransform(f.transform); err != nil {
 		return nil, fmt.Errorf("follow GPUNodes: %w", err)
 	}
@@ -75,11 +67,11 @@ func New(deps Deps) (*Follower, error) {
 	return f, nil
 }
 
-// Run follows the GPUNodes until the context ends. It begins as soon as the API server serves them: an informer would ask less and less
+// run follows the GPUNodes until the context ends. It begins as soon as the API server serves them: an informer would ask less and less
 // often for what is not defined yet.
-func (f *Follower) Run(ctx context.Context) {
+func (f *follower) run(ctx context.Context) {
 	wait.Until(func() {
-		_, err := f.deps.Client.Resource(v1alpha1.GPUNodes()).List(ctx, metav1.ListOptions{Limit: 1})
+		_, err := f.client.Resource(v1alpha1.GPUNodes()).List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
 			f.failed(ctx, nil, err)
 			return
@@ -91,8 +83,8 @@ func (f *Follower) Run(ctx context.Context) {
 // askAgain is the time between two questions whether GPUNodes are served.
 const askAgain = time.Second
 
-// Wait waits until all GPUNodes were read once, the cluster is known to have none, or the time is over; it returns false then.
-func (f *Follower) Wait(ctx context.Context, most time.Duration) bool {
+// wait waits until all GPUNodes were read once, the cluster is known to have none, or the time is over; it returns false then.
+func (f *follower) wait(ctx context.Context, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -108,7 +100,7 @@ func (f *Follower) Wait(ctx context.Context, most time.Duration) bool {
 }
 
 // transform keeps what decisions need of an object.
-func (f *Follower) transform(object any) (any, error) {
+func (f *follower) transform(object any) (any, error) {
 	raw, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return object, nil // It was transformed before.
@@ -124,37 +116,37 @@ func (f *Follower) transform(object any) (any, error) {
 }
 
 // failed reports an error of the watch, the missing definition once.
-func (f *Follower) failed(_ context.Context, _ *cache.Reflector, err error) {
+func (f *follower) failed(_ context.Context, _ *cache.Reflector, err error) {
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		if !f.missing.Swap(true) {
-			f.deps.Log.Warn("the API server does not serve GPUNodes: the counts of Nodes decide, and links do not count",
+			f.logger.Warn("the API server does not serve GPUNodes: the counts of Nodes decide, and links do not count",
 				"fix", "install Berth's chart, or its definitions from api/crds")
 		}
 		return
 	}
 	text := err.Error()
-	if before := f.last.Swap(&text); before == nil || *before != text {
-		f.deps.Log.Warn("cannot follow GPUNodes, what was read last stays in use", "error", err)
+	if before := f.logged.Swap(&text); before == nil || *before != text {
+		f.logger.Warn("cannot follow GPUNodes, what was read last stays in use", "error", err)
 	}
 }
 
-func (f *Follower) set(object any) {
+func (f *follower) set(object any) {
 	kept, ok := object.(*item)
 	if !ok {
 		return
 	}
 	f.missing.Store(false)
 	if kept.hardware.Note != "" {
-		f.deps.Log.Warn("a GPUNode can only be used in part", "node", kept.Name, "reason", kept.hardware.Note)
+		f.logger.Warn("a GPUNode can only be used in part", "node", kept.Name, "reason", kept.hardware.Note)
 	}
-	f.deps.Sink.SetHardware(kept.hardware)
+	f.sink.SetHardware(kept.hardware)
 }
 
-func (f *Follower) drop(object any) {
+func (f *follower) drop(object any) {
 	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = unknown.Obj
 	}
 	if kept, ok := object.(*item); ok {
-		f.deps.Sink.DropHardware(kept.Name)
+		f.sink.DropHardware(kept.Name)
 	}
 }
