@@ -297,10 +297,8 @@ type SharingFact struct {
 	Replicas int
 	// TimeSlice is empty for the driver's default.
 	TimeSlice string
-	// PinnedMemoryMiB and ActiveThreadPercentage are what the MPS server enforces for each client process; a value that
-	// is not positive means no limit.
-	PinnedMemoryMiB        int64
-	ActiveThreadPercentage int
+	// MPS is what the MPS daemon enforces for each client process; a value that is not positive means no limit.
+	MPS gpu.MPSLimits
 	// Draining is the reason why the device is not allocated to new pods.
 	Draining string
 }

@@ -77,16 +77,17 @@ func offerSharing(from *v1alpha1.Sharing) offer.Sharing {
 		return offer.Sharing{}
 	}
 	sharing := offer.Sharing{
-		Mode: offer.Mode(from.Mode), Replicas: from.Replicas, ResourceName: from.ResourceName, Rename: from.RenameByDefault,
-		RefuseMany: from.FailRequestsGreaterThanOne != nil && *from.FailRequestsGreaterThanOne,
+		Mode:         offer.Mode(from.Mode),
+		Replicas:     from.Replicas,
+		ResourceName: from.ResourceName,
+		Rename:       from.RenameByDefault,
+		RefuseMany:   from.FailRequestsGreaterThanOne != nil && *from.FailRequestsGreaterThanOne,
 	}
 	if from.TimeSlice != v1alpha1.TimeSliceDefault {
 		sharing.TimeSlice = string(from.TimeSlice)
 	}
 	if from.MPS != nil {
-		sharing.PinnedMemoryMiB = from.MPS.PinnedMemoryMiB
-		sharing.ActiveThreadPercentage = from.MPS.ActiveThreadPercentage
-		sharing.SingleUser = from.MPS.SingleUser
+		sharing.MPS = gpu.MPSLimits(*from.MPS)
 	}
 	return sharing
 }

@@ -117,11 +117,8 @@ type Sharing struct {
 	RefuseMany bool
 	// TimeSlice is short, medium or long; empty and "default" are the driver's default.
 	TimeSlice string
-	// PinnedMemoryMiB bounds each client of MPS; 0 is the GPU's memory divided by the replicas, -1 means no limit.
-	PinnedMemoryMiB int64
-	// ActiveThreadPercentage bounds each client of MPS; 0 is 100 divided by the replicas.
-	ActiveThreadPercentage int
-	SingleUser             bool
+	// MPS are the limits of mode MPS; 0 is the GPU's memory, or 100 %, divided by the replicas.
+	MPS gpu.MPSLimits
 }
 
 // The codes of the problems that Resolve finds.
