@@ -317,7 +317,7 @@ func (j *joiner) addSharers() {
 				continue
 			}
 			for d := range container.Devices {
-				users = append(users, user{pod.Ref, &container.Devices[d], container.Devices[d].Sources})
+				users = append(users, user{pod.Ref(), &container.Devices[d], container.Devices[d].Sources})
 			}
 		}
 	}
