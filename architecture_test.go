@@ -44,7 +44,7 @@ var rules = []rule{
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/", "internal/httpserver/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/"}},
 	{packages: "internal/cli/complete", berth: []string{"internal/cli/term", "internal/cli/usage", "internal/cluster/replay", "internal/hardware/sim"}, others: []string{"github.com/spf13/", "k8s.io/apimachinery/"}, never: []string{"net", nvml}},
-	{packages: "internal/cli/fit", berth: []string{"api/"}, never: []string{"os", "net", "k8s.io/client-go/"}},
+	{packages: "internal/cli/fit", berth: []string{"api/", "internal/core/safetext"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cli/fleet", berth: []string{"api/", "internal/core/gpu", "internal/node/gpunode", "internal/cli/term"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cli/replayplot", berth: []string{"internal/cluster/replay"}, others: []string{"github.com/guptarohit/asciigraph", "gonum.org/v1/plot"}, never: []string{"os", "net"}},
 	{packages: "internal/cli/topview", berth: []string{"api/", "internal/core/gpu", "internal/cli/term"}, never: []string{"os", "net", "k8s.io/client-go/"}},
@@ -90,8 +90,9 @@ var rules = []rule{
 	{packages: "internal/core/nodeop", berth: none},
 	{packages: "internal/core/placement", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/placement/shared", berth: []string{"internal/core/gpu", "internal/core/placement"}},
+	{packages: "internal/core/safetext", berth: none},
 	{packages: "internal/core/spelling", berth: none},
-	{packages: "internal/core/dcgm", berth: []string{"internal/core/gpu", "internal/core/spelling"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/core/dcgm", berth: []string{"internal/core/gpu", "internal/core/safetext", "internal/core/spelling"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/version", berth: none},
 
 	// Hardware: an adapter knows core and its own hardware, and the simulator nothing of what it is tested with.
@@ -101,7 +102,7 @@ var rules = []rule{
 	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
 	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
 	{packages: "internal/hardware/nvidia/cuda", berth: none, others: none},
-	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
+	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/core/safetext", "internal/hardware/bound"}},
 	{packages: "internal/hardware/nvidia/gpulabels", berth: []string{"internal/core/gpu", "internal/core/labelset"}, others: none, never: []string{"os"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
 	{packages: "internal/hardware/sim/internal/genbridge", berth: none},

@@ -68,6 +68,7 @@ var plainPackages = []string{
 	"internal/core/problem",
 	"internal/core/problem/internal/docgen",
 	"internal/core/quota",
+	"internal/core/safetext",
 	"internal/core/spelling",
 	"internal/core/trace",
 	"internal/core/version",

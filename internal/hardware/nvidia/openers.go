@@ -10,12 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/safetext"
 )
 
 // maxProgram bounds what is read of a program's name; the kernel's own limit is 16 bytes.
@@ -130,13 +130,7 @@ func (a *Actions) program(pid int) string {
 	if err != nil {
 		return ""
 	}
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == unicode.ReplacementChar {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(string(name)), ""))
-	return text[:min(len(text), maxProgram)]
+	return safetext.First(safetext.Line(string(name)), maxProgram)
 }
 
 // parent returns the process that started a process; 0 when it is not known.
