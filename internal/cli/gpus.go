@@ -316,7 +316,10 @@ func partHealth(health *v1alpha1.DeviceHealth) string {
 }
 
 // sharingColumn returns the sharing mode with the number of replicas, and how many of them are held.
-func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder) string {
+func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder, partitioned bool) string {
+	if offered == nil {
+		return withoutOffer(partitioned)
+	}
 	mode := offered.Sharing
 	switch mode {
 	case "":
