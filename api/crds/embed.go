@@ -9,7 +9,8 @@ import (
 	"strconv"
 )
 
-//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.0 object paths=../... crd output:crd:dir=.
+//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.0 object paths=../... paths=../../internal/core/trace
+//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.0 crd paths=../... output:crd:dir=.
 
 //go:embed berth.dev_gpunodes.yaml
 var gpuNodes string

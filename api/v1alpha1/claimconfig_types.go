@@ -26,13 +26,3 @@ type ClaimSharing struct {
 	// MPS are the limits of mode mps.
 	MPS *ClaimMPSLimits `json:"mps,omitempty"`
 }
-
-// ClaimMPSLimits bound each client process of a claim's MPS daemon.
-type ClaimMPSLimits struct {
-	// PinnedMemoryMiB is the most device memory that a client process may have. Default: -1, for no limit.
-	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
-	// ActiveThreadPercentage is the share of the multiprocessors that a client process may use, 1 to 100. Default: 100.
-	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
-	// SingleUser lets the clients of a second UID wait while those of a first run. Default false: they run together.
-	SingleUser bool `json:"singleUser,omitempty"`
-}

@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // tenants: everyone who may read it sees them.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="berth.dev/schema-version=6"
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=7"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.gate.state`,description="How far the node is on its way to accepting pods with GPUs."
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="GPUs that the last scan found."
@@ -269,12 +269,8 @@ type DeviceOffer struct {
 	// TimeSlice is the length of a time slice, when it is not the driver's default.
 	// +optional
 	TimeSlice string `json:"timeSlice,omitempty"`
-	// PinnedMemoryMiB and ActiveThreadPercentage are limits that the MPS server enforces for each
-	// client process.
-	// +optional
-	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
-	// +optional
-	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// The limits of a device with sharing mps.
+	ClaimMPSLimits `json:",inline"`
 	// API is dra for a device that is allocated through ResourceClaims; absent for one that the device plugin advertises.
 	// +optional
 	API string `json:"api,omitempty"`

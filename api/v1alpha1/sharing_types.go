@@ -139,8 +139,18 @@ type MPSLimits struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
-	// SingleUser refuses clients of a second UID while those of a first run. Default
+	// SingleUser lets the clients of a second UID wait while those of a first run. Default
 	// false: they run together (nvidia-cuda-mps-control -multiuser-server).
+	SingleUser bool `json:"singleUser,omitempty"`
+}
+
+// ClaimMPSLimits bound each client process of an MPS daemon: those that a claim asks for, and those that are in force.
+type ClaimMPSLimits struct {
+	// PinnedMemoryMiB is the most device memory that a client process may have; -1, the default of a claim, for no limit.
+	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
+	// ActiveThreadPercentage is the share of the multiprocessors that a client process may use, 1 to 100. The default of a claim is 100.
+	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// SingleUser lets the clients of a second UID wait while those of a first run. Default false: they run together.
 	SingleUser bool `json:"singleUser,omitempty"`
 }
 

@@ -37,14 +37,14 @@ var (
 // rules are the import rules of docs/architecture.md and of the package comments.
 var rules = []rule{
 	// The groups: each imports what stands above it.
-	{packages: "api/", berth: []string{"api/"}, others: []string{"k8s.io/apimachinery/"}},
+	{packages: "api/", berth: []string{"api/", "internal/core/trace"}, others: []string{"k8s.io/apimachinery/"}},
 	{packages: "internal/core/", berth: []string{"internal/core/"}, others: none},
 	{packages: "internal/hardware/", berth: []string{"internal/core/", "internal/hardware/"}, never: kubernetes},
 	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/httpserver/", "internal/node/"}},
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/", "internal/httpserver/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/"}},
 	{packages: "internal/cli/complete", berth: []string{"internal/cli/term", "internal/cli/usage", "internal/cluster/replay", "internal/hardware/sim"}, others: []string{"github.com/spf13/", "k8s.io/apimachinery/"}, never: []string{"net", nvml}},
-	{packages: "internal/cli/fit", berth: []string{"api/", "internal/core/phrase"}, never: []string{"os", "net", "k8s.io/client-go/"}},
+	{packages: "internal/cli/fit", berth: []string{"api/", "internal/core/phrase", "internal/core/safetext"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cli/fleet", berth: []string{"api/", "internal/cli/term", "internal/core/gpu", "internal/core/phrase", "internal/node/gpunode"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cli/replayplot", berth: []string{"internal/cluster/replay"}, others: []string{"github.com/guptarohit/asciigraph", "gonum.org/v1/plot"}, never: []string{"os", "net"}},
 	{packages: "internal/cli/topview", berth: []string{"api/", "internal/core/gpu", "internal/cli/term"}, never: []string{"os", "net", "k8s.io/client-go/"}},
@@ -92,8 +92,9 @@ var rules = []rule{
 	{packages: "internal/core/placement", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/placement/shared", berth: []string{"internal/core/gpu", "internal/core/placement"}},
 	{packages: "internal/core/phrase", berth: none},
+	{packages: "internal/core/safetext", berth: none},
 	{packages: "internal/core/spelling", berth: none},
-	{packages: "internal/core/dcgm", berth: []string{"internal/core/gpu", "internal/core/spelling"}, never: []string{"os", "net", "time"}},
+	{packages: "internal/core/dcgm", berth: []string{"internal/core/gpu", "internal/core/safetext", "internal/core/spelling"}, never: []string{"os", "net", "time"}},
 	{packages: "internal/core/version", berth: none},
 
 	// Hardware: an adapter knows core and its own hardware, and the simulator nothing of what it is tested with.
@@ -103,7 +104,7 @@ var rules = []rule{
 	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
 	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
 	{packages: "internal/hardware/nvidia/cuda", berth: none, others: none},
-	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
+	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/core/safetext", "internal/hardware/bound"}},
 	{packages: "internal/hardware/nvidia/gpulabels", berth: []string{"internal/core/gpu", "internal/core/labelset"}, others: none, never: []string{"os"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
 	{packages: "internal/hardware/sim/internal/genbridge", berth: none},
@@ -116,7 +117,7 @@ var rules = []rule{
 	// Node: no package but the agent knows an adapter or the simulator.
 	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/inventory", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: []string{"k8s.io/utils/clock"}, never: []string{nvml}},
 	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/inventory", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
-	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware", "internal/hardware/", "internal/node/cdi", "internal/node/hostruntime", "internal/node/hostruntime/hosttest", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
+	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware", "internal/hardware/", "internal/node/cdi", "internal/node/hostruntime", "internal/node/hostruntime/hosttest", "internal/node/migapply", "internal/node/mps"}, never: kubernetes},
 	{packages: "internal/node/agent/gpuhistory", berth: []string{"internal/core/gpu", "internal/node/inventory", "internal/node/nodeapi", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/library", berth: []string{"internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/logqueue", berth: none, others: none},

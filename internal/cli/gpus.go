@@ -227,8 +227,8 @@ func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 					continue // The claim holds it.
 				}
 				holder := gpu.Holder{
-					Kind: gpu.HolderPod, Namespace: pod.Ref.Namespace, Name: pod.Ref.Name,
-					PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
+					Kind: gpu.HolderPod, Namespace: pod.Namespace, Name: pod.Name,
+					PodUID: pod.UID, Container: container.Name, Resource: device.Resource,
 				}
 				for _, key := range device.Keys() {
 					holdings = append(holdings, gpu.Holding{Key: key, Holder: holder})
@@ -252,7 +252,7 @@ func claimHoldings(picture *trace.Trace) []gpu.Holding {
 			pods = append(pods, gpu.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name})
 		}
 		for _, device := range claim.Devices {
-			if device.Admin || read && !slices.ContainsFunc(device.Sources, ledger) {
+			if device.AdminAccess || read && !slices.ContainsFunc(device.Sources, ledger) {
 				continue
 			}
 			key := gpu.DeviceKey{GPU: device.UUID}
@@ -262,7 +262,7 @@ func claimHoldings(picture *trace.Trace) []gpu.Holding {
 			}
 			holdings = append(holdings, gpu.Holding{
 				Key: key, Requests: device.Requests, Pods: pods,
-				Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: claim.Ref.UID, Namespace: claim.Ref.Namespace, Name: claim.Ref.Name},
+				Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: claim.UID, Namespace: claim.Namespace, Name: claim.Name},
 			})
 		}
 	}
@@ -270,7 +270,7 @@ func claimHoldings(picture *trace.Trace) []gpu.Holding {
 }
 
 func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList {
-	list := &v1alpha1.GPUList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUList), Items: []v1alpha1.GPUListItem{}}
+	list := &v1alpha1.GPUList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUList), Items: []v1alpha1.GPUListItem{}, NotRead: unread}
 	for _, node := range nodes {
 		for _, device := range node.Status.Devices {
 			list.Items = append(list.Items, v1alpha1.GPUListItem{Node: node.Name, GPUDevice: device})
@@ -279,9 +279,6 @@ func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList 
 	slices.SortStableFunc(list.Items, func(a, b v1alpha1.GPUListItem) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Index, b.Index))
 	})
-	for _, one := range unread {
-		list.NotRead = append(list.NotRead, v1alpha1.TraceNotRead{TraceSource: sourceObject(one.Source), Why: one.Why})
-	}
 	return list
 }
 
@@ -320,7 +317,10 @@ func partHealth(health *v1alpha1.DeviceHealth) string {
 }
 
 // sharingColumn returns the sharing mode with the number of replicas, and how many of them are held.
-func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder) string {
+func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder, partitioned bool) string {
+	if offered == nil {
+		return withoutOffer(partitioned)
+	}
 	mode := offered.Sharing
 	switch mode {
 	case "":

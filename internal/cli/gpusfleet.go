@@ -130,17 +130,13 @@ func (v *gpuView) print(ctx context.Context, from *sources, w io.Writer, out *ou
 		}
 		in.Requests = requests
 	}
-	var notRead []v1alpha1.TraceNotRead
-	for _, one := range unread {
-		notRead = append(notRead, v1alpha1.TraceNotRead{TraceSource: sourceObject(one.Source), Why: one.Why})
-	}
 	screen := term.Of(w, os.Getenv)
 	if v.summary {
 		summary := fleet.Summarize(in)
-		summary.NotRead = notRead
+		summary.NotRead = unread
 		return out.print(w, summary, func(w io.Writer) error { return fleet.WriteSummary(w, summary, screen) })
 	}
-	list := &v1alpha1.GPUGroupList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUGroupList), By: v.groupBy, Items: fleet.Groups(in, v.groupBy), NotRead: notRead}
+	list := &v1alpha1.GPUGroupList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUGroupList), By: v.groupBy, Items: fleet.Groups(in, v.groupBy), NotRead: unread}
 	total := 0
 	for i := range nodes {
 		total += len(nodes[i].Status.Devices)
@@ -149,7 +145,7 @@ func (v *gpuView) print(ctx context.Context, from *sources, w io.Writer, out *ou
 		if err := fleet.WriteGroups(w, list, total, out.RowsOnly(), screen); err != nil || out.RowsOnly() {
 			return err
 		}
-		return notReadTable(w, notRead)
+		return notReadTable(w, unread)
 	})
 }
 

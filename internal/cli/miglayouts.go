@@ -101,7 +101,7 @@ func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key
 		return parse(source, []byte(text))
 	}()
 	if err != nil {
-		set.notRead = append(set.notRead, v1alpha1.TraceNotRead{TraceSource: v1alpha1.TraceSource{Kind: "ConfigMap",
+		set.notRead = append(set.notRead, v1alpha1.TraceNotRead{Source: v1alpha1.TraceSource{Kind: "ConfigMap",
 			Path: source}, Why: err.Error()})
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
@@ -84,6 +85,27 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 
 // uidPattern matches a pod's UID; the UID of a static pod has no dashes.
 var uidPattern = regexp.MustCompile(`^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})$`)
+
+// traceObject returns the picture as the versioned object that is printed.
+func traceObject(t *trace.Trace) *v1alpha1.Trace {
+	object := &v1alpha1.Trace{
+		TypeMeta:      v1alpha1.TypeMeta(v1alpha1.KindTrace),
+		Subject:       t.Subject,
+		Disagreements: append([]trace.Disagreement{}, t.Disagreements...),
+		Pods:          append([]trace.Pod{}, t.Pods...),
+		Claims:        t.Claims,
+		Devices:       t.Devices,
+		Read:          t.Read,
+		NotRead:       slices.Clone(t.Unread),
+	}
+	if len(t.Processes) > 0 {
+		process := t.Processes[0]
+		object.Process = &v1alpha1.TraceProcess{
+			PID: process.PID, ContainerID: process.ContainerID, PodUID: process.PodUID, Sources: trace.Sources{process.Source},
+		}
+	}
+	return object
+}
 
 func parseQuery(args []string, pid int, namespace func() string) (trace.Query, error) {
 	switch {
@@ -292,7 +314,7 @@ const maxPods = 32
 func podsOf(t *trace.Trace) []trace.Ref {
 	var refs []trace.Ref
 	for _, pod := range t.Pods {
-		refs = append(refs, pod.Ref)
+		refs = append(refs, pod.Ref())
 	}
 	for _, claim := range t.Claims {
 		refs = append(refs, claim.Pods...)

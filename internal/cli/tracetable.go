@@ -58,7 +58,7 @@ func notReadTable(w io.Writer, list []v1alpha1.TraceNotRead) error {
 	}
 	root := &term.Node{Text: "not read:"}
 	for _, one := range list {
-		text := one.Kind
+		text := string(one.Kind)
 		if one.Path != "" && !strings.Contains(one.Why, one.Path) {
 			text += " " + one.Path
 		}
@@ -70,7 +70,7 @@ func notReadTable(w io.Writer, list []v1alpha1.TraceNotRead) error {
 func disagreementNode(d *v1alpha1.TraceDisagreement) *term.Node {
 	node := &term.Node{Text: "DISAGREE " + d.Message}
 	for _, statement := range d.Statements {
-		node.Add(statement.Value, fieldNotes(statement.Sources))
+		node.Add(statement.Value, trace.SourcesText(statement.Sources))
 	}
 	return node
 }
@@ -82,10 +82,14 @@ func claimNode(claim *v1alpha1.TraceClaim) *term.Node {
 	}
 	node := &term.Node{Text: text, Note: notes(claim.Sources)}
 	if len(claim.Pods) > 0 {
-		node.Add("used by "+strings.Join(claim.Pods, ", "), "")
+		var pods []string
+		for _, pod := range claim.Pods {
+			pods = append(pods, pod.String())
+		}
+		node.Add("used by "+strings.Join(pods, ", "), "")
 	}
 	for _, device := range claim.Devices {
-		text := device.UUID
+		text := string(device.UUID)
 		if len(device.Requests) > 0 {
 			text = "request " + strings.Join(device.Requests, ", ") + ": " + text
 		}
@@ -120,8 +124,8 @@ func podNode(pod *v1alpha1.TracePod) *term.Node {
 
 func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
 	head := "container " + c.Name
-	if c.Role != "" && c.Role != string(trace.RoleApp) {
-		head = c.Role + " " + head
+	if c.Role != "" && c.Role != trace.RoleApp {
+		head = string(c.Role) + " " + head
 	}
 	if c.State != "" && c.State != trace.StateRunning {
 		head += " (" + c.State + ")"
@@ -143,7 +147,7 @@ func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
 		node.Children = append(node.Children, deviceNode(&c.Devices[i]))
 	}
 	for _, n := range c.Nodes {
-		node.Add(nodeText(n), notes(n.Sources))
+		node.Add(trace.NodeText(n.Node), notes(n.Sources))
 	}
 	for _, variable := range c.Env {
 		node.Add("env "+variable.Name+"="+variable.Value, notes(variable.Sources))
@@ -180,7 +184,7 @@ func shown(name, value string) string {
 // deviceNode prints a device with the sources that say that it is held, and its facts below, one line per set of
 // sources.
 func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
-	text := d.UUID
+	text := string(d.UUID)
 	if len(d.IDs) > 0 {
 		text += " (" + strings.Join(d.IDs, ", ") + ")"
 	}
@@ -211,7 +215,7 @@ func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 		node.Add("CDI "+name.Value, notes(name.Sources))
 	}
 	for _, n := range d.Nodes {
-		node.Add(nodeText(n), notes(n.Sources))
+		node.Add(trace.NodeText(n.Node), notes(n.Sources))
 	}
 	return node
 }
@@ -249,31 +253,18 @@ func deviceName(d *v1alpha1.TraceDevice) string {
 		}
 		return "GPU " + fact.Value
 	}
-	return d.UUID
-}
-
-func nodeText(n v1alpha1.TraceNode) string {
-	return trace.NodeText(trace.Node{Path: n.Path, Major: n.Major, Minor: n.Minor})
+	return string(d.UUID)
 }
 
 // notes lists the kinds of sources, without duplicates.
 func notes(sources []v1alpha1.TraceSource) string {
 	var kinds []string
 	for _, source := range sources {
-		if !slices.Contains(kinds, source.Kind) {
-			kinds = append(kinds, source.Kind)
+		if !slices.Contains(kinds, string(source.Kind)) {
+			kinds = append(kinds, string(source.Kind))
 		}
 	}
 	return strings.Join(kinds, ", ")
-}
-
-// fieldNotes lists kinds with the field, if one source states something in more than one way.
-func fieldNotes(sources []v1alpha1.TraceSource) string {
-	plain := make([]trace.Source, len(sources))
-	for i, source := range sources {
-		plain[i] = trace.Source{Kind: trace.Kind(source.Kind), Path: source.Path, Field: source.Field}
-	}
-	return trace.SourcesText(plain)
 }
 
 func orElse(text, other string) string {

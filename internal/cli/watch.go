@@ -98,9 +98,9 @@ func followGPUs(ctx context.Context, deps Deps, from *sources, out *output, want
 
 // gpuFollowRows returns the rows of a node. Those that the namespace does not hold are hidden; "" is all.
 func gpuFollowRows(node *v1alpha1.GPUNode, wide bool, namespace string) []follow.Row {
-	const uuid = 2 // the column
 	list := gpuList([]v1alpha1.GPUNode{*node}, nil)
 	table := newGPURows(true, wide)
+	uuid := slices.Index(table.head, "UUID")
 	for i := range list.Items {
 		table.addGPU(&list.Items[i])
 	}

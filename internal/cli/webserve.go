@@ -277,7 +277,7 @@ func (r *webReader) traceText(ctx context.Context, what string) (string, error) 
 	// How many holders are not shown is said of the devices of this trace only.
 	concerned := concernedBy(found)
 	object.NotRead = slices.DeleteFunc(object.NotRead, func(n v1alpha1.TraceNotRead) bool {
-		return n.Kind == string(trace.GPUNode) && n.Field != "" && !concerned[gpu.UUID(n.Field)]
+		return n.Kind == trace.GPUNode && n.Field != "" && !concerned[gpu.UUID(n.Field)]
 	})
 	addWhy(ctx, r.api.Client, object, r.now())
 	var text bytes.Buffer

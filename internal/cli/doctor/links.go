@@ -112,7 +112,7 @@ func (c *checker) defaultRuntime(check, name, program, from string) {
 	}
 	variable := strings.Join(vendor.VisibleDevices, ", ")
 	if tree, err := hostconfig.TOML(c.deps.HostRoot, runtime.Config); err == nil {
-		if accepts, ok := tree.Get(runtime.Refuses).(bool); ok && !accepts {
+		if accepts, ok := tree.Value(runtime.Refuses).(bool); ok && !accepts {
 			c.ok(check, "the %s runtime (%s) is the default in %s, and honours %s in privileged containers only (%s)", vendor.Title, name,
 				from, variable, runtime.Config)
 			return

@@ -307,8 +307,11 @@ func sharingFact(offered *v1alpha1.DeviceOffer) trace.SharingFact {
 		return trace.SharingFact{}
 	}
 	return trace.SharingFact{
-		Mode: offered.Sharing, Replicas: offered.Replicas, TimeSlice: offered.TimeSlice, PinnedMemoryMiB: offered.PinnedMemoryMiB,
-		ActiveThreadPercentage: offered.ActiveThreadPercentage, Draining: offered.Draining,
+		Mode:      offered.Sharing,
+		Replicas:  offered.Replicas,
+		TimeSlice: offered.TimeSlice,
+		MPS:       gpu.MPSLimits(offered.ClaimMPSLimits),
+		Draining:  offered.Draining,
 	}
 }
 

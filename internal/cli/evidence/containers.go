@@ -1,7 +1,6 @@
 package evidence
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -222,14 +222,12 @@ func (c *collector) nameByMount(pid int) string {
 		return ""
 	}
 	defer file.Close()
-	lines := bufio.NewScanner(io.LimitReader(file, maxMountinfo))
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		const root, point = 3, 4 // proc(5): the mount's root within its file system, the mount point
-		if len(fields) <= point || fields[point] != "/dev/termination-log" {
-			continue
-		}
-		_, rest, ok := strings.Cut(fields[root], "/containers/")
+	logs, err := mountinfo.GetMountsFromReader(io.LimitReader(file, maxMountinfo), mountinfo.PrefixFilter("/dev/termination-log"))
+	if err != nil {
+		return ""
+	}
+	for _, log := range logs {
+		_, rest, ok := strings.Cut(log.Root, "/containers/")
 		if name, _, is := strings.Cut(rest, "/"); ok && is {
 			return name
 		}

@@ -8,10 +8,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/phrase"
+	"github.com/berth-gpu/berth/internal/core/safetext"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -302,9 +302,9 @@ func counted(n int, noun, one, many string) string {
 // mostExpression is how much of an expression a sentence has.
 const mostExpression = 120
 
-// oneLine returns the beginning of an expression, without line breaks and other control characters.
+// oneLine returns the beginning of an expression.
 func oneLine(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	text = safetext.Line(text)
 	if runes := []rune(text); len(runes) > mostExpression {
 		return string(runes[:mostExpression]) + "…"
 	}

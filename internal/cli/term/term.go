@@ -2,15 +2,16 @@
 //
 // It guarantees that the same values give the same bytes, that columns are aligned by characters (not bytes), and that
 // untrusted text cannot move the cursor or colour the screen: control characters are printed as \x1b and the like. It
-// must not import anything but the standard library and golang.org/x/sys/unix. Colours are written only here.
+// must not import anything but the standard library, internal/core/safetext and golang.org/x/sys/unix. Colours are written only here.
 package term
 
 import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/berth-gpu/berth/internal/core/safetext"
 )
 
 // gap separates two columns.
@@ -18,12 +19,12 @@ const gap = "   "
 
 // Clean escapes control characters, so that a name cannot draw on the terminal.
 func Clean(text string) string {
-	if !strings.ContainsFunc(text, bad) {
+	if !strings.ContainsFunc(text, safetext.Unsafe) {
 		return text
 	}
 	var out strings.Builder
 	for _, r := range text {
-		if bad(r) {
+		if safetext.Unsafe(r) {
 			fmt.Fprintf(&out, `\x%02x`, r)
 			continue
 		}
@@ -39,11 +40,6 @@ func CleanLines(text string) string {
 		lines[i] = Clean(lines[i])
 	}
 	return strings.Join(lines, "\n")
-}
-
-// bad reports control characters and characters that change the writing direction.
-func bad(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == utf8.RuneError
 }
 
 func width(text string) int { return utf8.RuneCountInString(text) }

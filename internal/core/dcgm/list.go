@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/berth-gpu/berth/internal/core/safetext"
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
@@ -167,20 +168,13 @@ func alone(line string) string {
 }
 
 // oneLine returns a help as one line of a page has it: a list cannot begin another line there.
-func oneLine(help string) string {
-	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\\' || r == utf8.RuneError {
-			return ' '
-		}
-		return r
-	}, help)), " ")
-}
+func oneLine(help string) string { return safetext.Line(strings.ReplaceAll(help, `\`, " ")) }
 
 // quoted returns what a message shows of a text.
 func quoted(text string) string {
 	const most = 60
 	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
+		text = safetext.First(text, most) + "…"
 	}
 	return strconv.Quote(text)
 }

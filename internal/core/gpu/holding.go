@@ -104,12 +104,15 @@ type Holding struct {
 // MPSLimits are the limits that an MPS daemon enforces on each client process. The zero value means that no daemon is wanted.
 type MPSLimits struct {
 	// PinnedMemoryMiB limits the device memory; -1 for no limit.
-	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB"`
+	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
 	// ActiveThreadPercentage limits the multiprocessors, 1 to 100.
-	ActiveThreadPercentage int `json:"activeThreadPercentage"`
-	// SingleUser lets clients of one UID run at a time.
+	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// SingleUser lets the clients of a second UID wait while those of a first run.
 	SingleUser bool `json:"singleUser,omitempty"`
 }
+
+// MaxMPSMemoryMiB is the largest memory limit that an MPS daemon is given, 1 PiB.
+const MaxMPSMemoryMiB = 1 << 30
 
 // Wanted reports whether a daemon with these limits is wanted.
 func (l MPSLimits) Wanted() bool { return l.ActiveThreadPercentage > 0 }

@@ -8,56 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/berth-gpu/berth/internal/core/gpu"
 )
-
-// Class is the remedy for a fault. It decides the verdict on the device that has the fault.
-type Class string
-
-// The classes.
-const (
-	// Ignore does not affect the device's health.
-	Ignore Class = "ignore"
-	// Degrade reports the fault; the device can still be allocated.
-	Degrade Class = "degrade"
-	// RestartApp ends the application; the device is healthy once the driver reports that nothing needs repair.
-	RestartApp Class = "restart-app"
-	// Drain requires a reset once the GPU is free; the device is not allocated to new pods.
-	Drain Class = "drain"
-	// Inspect requires a person to examine the device.
-	Inspect Class = "inspect"
-	// Reset requires a reset of the GPU, Reboot a restart of the node.
-	Reset  Class = "reset"
-	Reboot Class = "reboot"
-)
-
-// Classes returns all classes, mildest first.
-func Classes() []Class { return []Class{Ignore, Degrade, RestartApp, Drain, Inspect, Reset, Reboot} }
-
-// state returns the verdict on a device that has a fault of the class.
-func (c Class) state() gpu.State {
-	switch c {
-	case Ignore:
-		return gpu.Healthy
-	case Degrade:
-		return gpu.Degraded
-	case Drain:
-		return gpu.Draining
-	case Reset:
-		return gpu.NeedsReset
-	case Reboot:
-		return gpu.NeedsReboot
-	}
-	return gpu.Unhealthy
-}
-
-// wholeGPU reports whether a fault of the class concerns the whole GPU wherever in the GPU it happened: a reset affects every
-// MIG device.
-func (c Class) wholeGPU() bool { return c == Drain || c.needsRepair() }
-
-// needsRepair reports whether the fault persists until the hardware is reset.
-func (c Class) needsRepair() bool { return c == Reset || c == Reboot }
 
 // XID is an entry of the catalogue: an error code of the driver.
 type XID struct {
@@ -121,25 +72,10 @@ func parseXIDs(text string) ([]XID, error) {
 		if len(table) > 0 && table[len(table)-1].Code >= code {
 			return nil, fmt.Errorf("line %d: code %d is out of order", i+1, code)
 		}
-		if !slices.Contains(Classes(), Class(row[2])) {
+		if !Class(row[2]).known() {
 			return nil, fmt.Errorf("line %d: class %q; want one of %v", i+1, row[2], Classes())
 		}
 		table = append(table, XID{Code: code, Mnemonic: row[1], Class: Class(row[2]), Meaning: row[3]})
 	}
 	return table, nil
-}
-
-// recover says in a sentence what clears an XID of the class.
-func (c Class) recover() string {
-	switch c {
-	case RestartApp:
-		return "Restart what used the device; it is advertised as healthy again once a scan finds nothing to repair."
-	case Drain:
-		return "Let the pods that use the GPU end, then reset it: berth reset."
-	case Reset:
-		return "Reset the GPU: berth reset. It is advertised as healthy again once a scan after the reset finds nothing to repair."
-	case Reboot:
-		return "Reboot the node."
-	}
-	return "Have the hardware and the driver examined; the device is advertised as healthy again once a scan finds nothing to repair, or after a reset."
 }

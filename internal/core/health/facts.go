@@ -74,7 +74,7 @@ func lookupFact(code string, recovery gpu.Recovery, contains bool) Fact {
 	}
 	switch {
 	case fact.Class == Drain:
-		fact.Recover = Drain.recover()
+		fact.Recover = Drain.Fix()
 	case fact.Class == Degrade && contains && (code == "ECC_DOUBLE_BIT" || code == "ROW_REMAP_PENDING"):
 		fact.Recover = "Nothing needs to be done now; the next reset of the GPU clears it."
 	}

@@ -160,12 +160,10 @@ func (s *Standing) join(other Standing) {
 		s.Last, s.Life = other.Last, other.Life
 		s.Reset, s.Clean, s.Acted, s.With94, s.Answered = time.Time{}, time.Time{}, false, false, 0
 	}
-	if classRank(other.Decoded) > classRank(s.Decoded) {
+	if other.Decoded.rank() > s.Decoded.rank() {
 		s.Decoded = other.Decoded
 	}
 }
-
-func classRank(c Class) int { return slices.Index(Classes(), c) }
 
 // missing reports whether an error is one of a MIG instance that does not exist.
 func missing(s *Standing, found []Instance) bool {

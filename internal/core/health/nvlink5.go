@@ -46,7 +46,7 @@ func parseLinkRules(text string) ([]linkRule, error) {
 		if i == 0 {
 			continue
 		}
-		if len(row) != 8 || !slices.Contains(Classes(), Class(row[7])) {
+		if len(row) != 8 || !Class(row[7]).known() {
 			return nil, fmt.Errorf("line %d: want 8 fields, the last one of %v", i+1, Classes())
 		}
 		rule := linkRule{units: strings.Split(row[1], ";"), class: Class(row[7])}
@@ -92,7 +92,7 @@ func decode(code gpu.Code, detail string) Class {
 			continue
 		}
 		for form := range rule.masks {
-			if uint32(info)&rule.masks[form] == rule.values[form] && classRank(rule.class) > classRank(class) {
+			if uint32(info)&rule.masks[form] == rule.values[form] && rule.class.rank() > class.rank() {
 				class = rule.class
 			}
 		}

@@ -38,7 +38,7 @@ type Incident struct {
 
 // count counts a report as part of an incident. A report that was counted already does not count again.
 func (r *Record) count(fresh *Standing, rules *Rules) {
-	if !r.class(fresh, rules).needsRepair() {
+	if !r.class(fresh, rules).row().needsRepair {
 		return
 	}
 	at := slices.IndexFunc(r.Incidents, func(i Incident) bool { return i.Code == fresh.Code })
@@ -153,9 +153,9 @@ func (r *Record) repaired(s *Standing, in *Input) bool {
 		return true
 	case !in.ScanBegan.After(s.Last.Add(Settle)):
 		return false
-	case s.Missing && missing(s, in.Instances) && !class.wholeGPU():
+	case s.Missing && missing(s, in.Instances) && !class.row().wholeGPU:
 		return true
-	case r.Recovery == gpu.RecoveryNone && class.needsRepair():
+	case r.Recovery == gpu.RecoveryNone && class.row().needsRepair:
 		return s.Acted || !s.Clean.IsZero() && !in.ScanBegan.Before(s.Clean.Add(r.holdOff(s)))
 	case r.Recovery == gpu.RecoveryNone:
 		return true

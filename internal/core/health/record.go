@@ -92,7 +92,7 @@ type Standing struct {
 // concerns reports whether the error concerns a MIG device, or the whole GPU for gpu.NoInstance twice.
 func (s *Standing) concerns(class Class, gi, ci int) bool {
 	switch {
-	case s.GI == gpu.NoInstance || class.wholeGPU():
+	case s.GI == gpu.NoInstance || class.row().wholeGPU:
 		return true
 	case gi != s.GI:
 		return false
@@ -101,7 +101,7 @@ func (s *Standing) concerns(class Class, gi, ci int) bool {
 }
 
 func (s *Standing) cause(class Class) gpu.Cause {
-	cause := gpu.Cause{Code: s.Code.String(), Since: s.First, Recover: class.recover()}
+	cause := gpu.Cause{Code: s.Code.String(), Since: s.First, Recover: class.Fix()}
 	where := ""
 	if s.Log {
 		where = " in the kernel log"

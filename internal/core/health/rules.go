@@ -122,7 +122,7 @@ func (o Overrides) Check() error {
 		if !xid && !slices.ContainsFunc(Facts(), func(f Fact) bool { return f.Code == code }) {
 			return fmt.Errorf("override the class of %s: no such cause exists; want XID and a number, or a code such as ECC_DOUBLE_BIT", code)
 		}
-		if !slices.Contains(Classes(), o[code]) {
+		if !o[code].known() {
 			return fmt.Errorf("override the class of %s: %q is not a class; want one of %v", code, o[code], Classes())
 		}
 	}

@@ -8,16 +8,14 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// Severity is how bad a problem is.
-type Severity string
+// Severity is how bad a problem is: that of a class of faults, since an XID is a problem too.
+type Severity = health.Severity
 
+// The severities.
 const (
-	// Info needs no action.
-	Info Severity = "info"
-	// Warning is a fault that leaves the node's GPUs usable.
-	Warning Severity = "warning"
-	// Error prevents the correct use of a GPU, or of all GPUs.
-	Error Severity = "error"
+	Info    = health.Info
+	Warning = health.Warning
+	Error   = health.Error
 )
 
 // Area is what a problem is about.
@@ -99,38 +97,9 @@ func Find(code string) (Problem, bool) {
 	found := list[at]
 	if isXID {
 		known := health.LookupXID(number)
-		found.Code, found.Severity = code, severityOf(known.Class)
+		found.Code, found.Severity = code, known.Class.Severity()
 		found.Title = fmt.Sprintf("the driver reported XID %d: %s", number, known.Meaning)
-		found.Fix = fixOf(known.Class)
+		found.Fix = known.Class.Fix()
 	}
 	return found, true
-}
-
-func severityOf(class health.Class) Severity {
-	switch class {
-	case health.Ignore:
-		return Info
-	case health.Degrade:
-		return Warning
-	}
-	return Error
-}
-
-// fixOf returns the fix for an XID of a class.
-func fixOf(class health.Class) string {
-	switch class {
-	case health.Ignore:
-		return "Nothing for the GPU. The cause is usually the application that ran on it."
-	case health.Degrade:
-		return "The GPU stays advertised. Have it examined when no pod uses it."
-	case health.RestartApp:
-		return "Restart the application. The GPU is advertised as long as the driver reports that nothing needs repair."
-	case health.Drain:
-		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX."
-	case health.Reset:
-		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX. After that it is advertised as healthy."
-	case health.Reboot:
-		return "Drain and reboot the node. If the GPU is still missing, power the node off and on."
-	}
-	return "Let the pods that use the GPU end, and look the number up in NVIDIA's XID catalogue. If in doubt, reset the GPU (berth reset INDEX), and have it examined if the XID returns."
 }

@@ -53,22 +53,33 @@ type UseFact struct {
 }
 
 // Claim is a ResourceClaim with all that is known of it.
+//
+// +kubebuilder:object:generate=true
 type Claim struct {
-	Ref     ClaimRef
-	Sources []Source
-	// Pods are ordered by namespace, name and UID.
-	Pods []Ref
-	// Devices are ordered by index.
-	Devices []ClaimedDevice
+	Namespace string  `json:"namespace,omitempty"`
+	Name      string  `json:"name,omitempty"`
+	UID       string  `json:"uid,omitempty"`
+	Sources   Sources `json:"sources"`
+	// Pods are those that use it, ordered by namespace, name and UID.
+	Pods []Ref `json:"pods,omitempty"`
+	// Devices are those of Berth's driver that it has according to any source, ordered by index.
+	Devices []ClaimedDevice `json:"devices,omitempty"`
 }
 
+// Ref returns what identifies the claim.
+func (c *Claim) Ref() ClaimRef { return ClaimRef{UID: c.UID, Namespace: c.Namespace, Name: c.Name} }
+
 // ClaimedDevice is a device of a claim.
+//
+// +kubebuilder:object:generate=true
 type ClaimedDevice struct {
-	UUID     gpu.UUID
-	Requests []string
-	Admin    bool
+	UUID gpu.UUID `json:"uuid"`
+	// Requests are those of the claim's requests that it is for.
+	Requests []string `json:"requests,omitempty"`
+	// AdminAccess is true for a device that the claim does not hold.
+	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Sources say that the claim has it.
-	Sources []Source
+	Sources Sources `json:"sources"`
 }
 
 // claimState collects what the sources say about one claim.
@@ -120,7 +131,7 @@ func (j *joiner) claimOrder() []*claimState {
 
 // claim joins one claim.
 func (j *joiner) claim(state *claimState) Claim {
-	claim := Claim{Ref: state.ref}
+	claim := Claim{Namespace: state.ref.Namespace, Name: state.ref.Name, UID: state.ref.UID}
 	devices := map[gpu.UUID]*ClaimedDevice{}
 	for _, fact := range state.facts {
 		claim.Sources = append(claim.Sources, fact.Source)
@@ -135,7 +146,7 @@ func (j *joiner) claim(state *claimState) Claim {
 				}
 				d := devices[id]
 				d.Requests = sortedTexts(append(d.Requests, device.Requests...))
-				d.Admin = d.Admin || device.Admin
+				d.AdminAccess = d.AdminAccess || device.Admin
 				d.Sources = sortSources(append(d.Sources, fact.Source))
 			}
 		}
@@ -348,7 +359,7 @@ func (j *joiner) describeClaimDevice(container *Container, claim string, given *
 			text += " (admin access)"
 		}
 		device.Claims = addFact(device.Claims, claim, text, source)
-		device.Admin = device.Admin || given.Admin
+		device.AdminAccess = device.AdminAccess || given.Admin
 		for _, name := range given.CDINames {
 			container.CDINames = addFact(container.CDINames, "", name, source)
 			for _, spec := range j.catalogue.cdi[name] {

@@ -12,6 +12,7 @@ import (
 )
 
 func (j *joiner) disagree(d Disagreement) {
+	d.Message = d.message()
 	j.trace.Disagreements = append(j.trace.Disagreements, d)
 }
 
@@ -206,11 +207,11 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 		}
 		for _, device := range container.Devices {
 			for _, source := range j.evidence.Read {
-				covers := (source.Kind == Hardware && local && !j.ofOther(source, device)) || (source.Kind == GPUNode && pod.Node.Value != "" &&
+				covers := (source.Kind == Hardware && local && !j.ofOther(source, device)) || (source.Kind == GPUNode && pod.Node != nil &&
 					gpuNodeHost(source) == pod.Node.Value)
 				if covers && !slices.ContainsFunc(j.catalogue.facts[device.UUID], func(f DeviceFact) bool { return f.Source == source }) {
 					j.disagree(Disagreement{
-						Code: DeviceUnknown, Pod: pod.Ref, Container: container.Name, Device: device.UUID,
+						Code: DeviceUnknown, Pod: pod.Ref(), Container: container.Name, Device: device.UUID,
 						Statements: []Fact{
 							{Value: string(device.UUID), Sources: device.Sources},
 							{Value: "no such device", Sources: []Source{source}},
@@ -249,13 +250,13 @@ func (j *joiner) checkHolders() {
 				continue
 			}
 			for _, device := range container.Devices {
-				if device.Admin {
+				if device.AdminAccess {
 					continue
 				}
 				if holders[device.UUID] == nil {
 					order = append(order, device.UUID)
 				}
-				holders[device.UUID] = append(holders[device.UUID], hold{pod.Ref, container.Name, device.Keys(), device.Claims, device.Sources})
+				holders[device.UUID] = append(holders[device.UUID], hold{pod.Ref(), container.Name, device.Keys(), device.Claims, device.Sources})
 			}
 		}
 	}
@@ -284,21 +285,21 @@ func sortDisagreements(list []Disagreement) {
 	slices.SortStableFunc(list, func(a, b Disagreement) int {
 		return cmp.Or(slices.Index(order[:], a.Code)-slices.Index(order[:], b.Code),
 			compareRefs(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(string(a.Device), string(b.Device)),
-			strings.Compare(a.Message(), b.Message()))
+			strings.Compare(a.Sentence(), b.Sentence()))
 	})
 }
 
-// Message returns the disagreement in one sentence: what it concerns, and the statements with their sources.
-func (d *Disagreement) Message() string {
+// Sentence returns the disagreement in one sentence: what it concerns, and the statements with their sources.
+func (d *Disagreement) Sentence() string {
 	parts := make([]string, len(d.Statements))
 	for i, statement := range d.Statements {
 		parts[i] = SourcesText(statement.Sources) + ": " + statement.Value
 	}
-	return d.Head() + ": " + strings.Join(parts, "; ")
+	return d.Message + ": " + strings.Join(parts, "; ")
 }
 
-// Head returns what the disagreement concerns and what it is, without the statements.
-func (d *Disagreement) Head() string {
+// message returns what the disagreement concerns and what it is, without the statements.
+func (d *Disagreement) message() string {
 	container := fmt.Sprintf("pod %s, container %s", d.Pod, d.Container)
 	switch d.Code {
 	case DevicesDiffer:

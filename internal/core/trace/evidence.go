@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -42,12 +43,25 @@ func (k Kind) rank() int {
 }
 
 // Source is where a fact was read.
+//
+// +kubebuilder:object:generate=true
 type Source struct {
-	Kind Kind
+	Kind Kind `json:"kind"`
 	// Path is the file, the socket, the object or the call.
-	Path string
+	Path string `json:"path,omitempty"`
 	// Field is the part of the source, if one source states something in more than one way.
-	Field string
+	Field string `json:"field,omitempty"`
+}
+
+// Sources are where a fact was read. In JSON there is a list also of none.
+type Sources []Source
+
+// MarshalJSON returns a list, which may be empty.
+func (s Sources) MarshalJSON() ([]byte, error) {
+	if s == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal([]Source(s))
 }
 
 // compareSources orders sources in the order of a request, then by path.
@@ -70,9 +84,11 @@ func sortSources(sources []Source) []Source {
 }
 
 // Unread is a source that was not read, with the reason.
+//
+// +kubebuilder:object:generate=true
 type Unread struct {
-	Source Source
-	Why    string
+	Source `json:",inline"`
+	Why    string `json:"why"`
 }
 
 // Partial is a source that lists the GPUs of one vendor only, so that it says nothing about those of another.
@@ -104,7 +120,9 @@ type Evidence struct {
 	Devices     []DeviceFact
 }
 
-// Ref identifies a pod. The checkpoint has only UIDs, PodResources only names.
+// Ref identifies a pod. The checkpoint has only UIDs, PodResources only names. In JSON it is its String.
+//
+// +kubebuilder:object:generate=true
 type Ref struct {
 	UID       string
 	Namespace string
@@ -119,6 +137,18 @@ func (r Ref) String() string {
 		return r.Namespace + "/" + r.Name
 	}
 	return r.UID
+}
+
+// MarshalText returns the String.
+func (r Ref) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads namespace/name, or a UID.
+func (r *Ref) UnmarshalText(text []byte) error {
+	namespace, name, named := strings.Cut(string(text), "/")
+	if *r = (Ref{Namespace: namespace, Name: name}); !named {
+		*r = Ref{UID: namespace}
+	}
+	return nil
 }
 
 // Role is a container's role in its pod.
@@ -199,10 +229,12 @@ type Mount struct {
 }
 
 // Node is a device node. Both numbers are Unknown if a source has only the path.
+//
+// +kubebuilder:object:generate=true
 type Node struct {
-	Path  string
-	Major int64
-	Minor int64
+	Path  string `json:"path"`
+	Major int64  `json:"major"`
+	Minor int64  `json:"minor"`
 }
 
 // Unknown is the number of a device node that a source does not state.
@@ -310,10 +342,8 @@ type SharingFact struct {
 	Replicas int
 	// TimeSlice is empty for the driver's default.
 	TimeSlice string
-	// PinnedMemoryMiB and ActiveThreadPercentage are what the MPS server enforces for each client process; a value that
-	// is not positive means no limit.
-	PinnedMemoryMiB        int64
-	ActiveThreadPercentage int
+	// MPS is what the MPS daemon enforces for each client process; a value that is not positive means no limit.
+	MPS gpu.MPSLimits
 	// Draining is the reason why the device is not allocated to new pods.
 	Draining string
 }

@@ -248,7 +248,7 @@ func (j *joiner) order() []Ref {
 
 // pod joins one pod and records disagreements of its sources.
 func (j *joiner) pod(state *podState) Pod {
-	pod := Pod{Ref: state.ref}
+	pod := Pod{Namespace: state.ref.Namespace, Name: state.ref.Name, UID: state.ref.UID, Containers: []Container{}}
 	var hosts []Fact
 	for _, fact := range state.facts {
 		pod.Sources = append(pod.Sources, fact.Source)
@@ -261,7 +261,7 @@ func (j *joiner) pod(state *podState) Pod {
 	}
 	pod.Sources = sortSources(pod.Sources)
 	if len(hosts) > 0 {
-		pod.Node = hosts[0]
+		pod.Node = &Fact{Value: hosts[0].Value, Sources: hosts[0].Sources}
 	}
 	if len(hosts) > 1 {
 		j.disagree(Disagreement{Code: NodeDiffers, Pod: state.ref, Statements: hosts})
@@ -308,7 +308,7 @@ func (p *podState) ordered() []*containerState {
 
 // container joins one container; ok is false if no source says anything about it that concerns devices.
 func (j *joiner) container(pod *podState, state *containerState) (Container, bool) {
-	container := Container{Name: state.name}
+	container := Container{Name: state.name, Devices: []Device{}}
 	for i, spec := range state.specs {
 		if container.Role == "" {
 			container.Role = spec.Role

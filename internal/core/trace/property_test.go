@@ -1,6 +1,8 @@
 package trace
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand"
 	"slices"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 )
 
@@ -92,6 +95,46 @@ func addClaims(t *rapid.T, e *Evidence) {
 	}
 }
 
+// TestJSON checks that the parts of a picture, which berth trace prints, have lists where there is nothing, and decode to what they were
+// but for what JSON leaves out: the parent of a device, and the UIDs of pods with a name.
+func TestJSON(t *testing.T) {
+	lessDetail := cmp.Options{
+		cmpopts.IgnoreFields(Device{}, "Parent"),
+		cmp.Transformer("text", func(r Ref) string { return r.String() }),
+		cmpopts.EquateEmpty(),
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		evidence := world(t)
+		addClaims(t, &evidence)
+		picture := Join(testVendors(), evidence)
+		picture.Pods = append(picture.Pods, Pod{UID: "gone", Containers: []Container{}})
+		type parts struct {
+			Pods          []Pod
+			Claims        []Claim
+			Devices       []Device
+			Disagreements []Disagreement
+		}
+		want := parts{picture.Pods, picture.Claims, picture.Devices, picture.Disagreements}
+		for i := range want.Pods {
+			text, err := json.Marshal(want.Pods[i])
+			if err != nil || bytes.Contains(text, []byte("null")) {
+				t.Fatalf("%v\n%s", err, text)
+			}
+		}
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got parts
+		if err := json.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, lessDetail); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
 func TestOrderOfEvidenceDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		evidence := world(t)
@@ -168,7 +211,7 @@ func TestTwin(t *testing.T) {
 			case TwoHolders:
 				got["holders "+string(d.Device)] = true
 			default:
-				t.Fatalf("unexpected: %s", d.Message())
+				t.Fatalf("unexpected: %s", d.Sentence())
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

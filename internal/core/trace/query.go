@@ -68,11 +68,11 @@ func (t *Trace) selectPod(query Query, ref Ref) (*Trace, error) {
 	var pods []Pod
 	var names []string
 	for _, pod := range t.Pods {
-		if (ref.UID != "" && pod.Ref.UID == ref.UID) ||
-			(ref.UID == "" && pod.Ref.Namespace == ref.Namespace && pod.Ref.Name == ref.Name) {
+		if (ref.UID != "" && pod.UID == ref.UID) ||
+			(ref.UID == "" && pod.Namespace == ref.Namespace && pod.Name == ref.Name) {
 			pods = append(pods, pod)
 		}
-		names = append(names, pod.Ref.String())
+		names = append(names, pod.Ref().String())
 	}
 	if len(pods) == 0 {
 		return nil, &NotFoundError{Query: query, Nearest: Nearest(ref.String(), names, 3)}
@@ -139,10 +139,10 @@ func (t *Trace) selectClaim(query Query) (*Trace, error) {
 	var names []string
 	var claims []Claim
 	for _, claim := range t.Claims {
-		if claim.Ref.Namespace == query.Claim.Namespace && claim.Ref.Name == query.Claim.Name {
+		if claim.Namespace == query.Claim.Namespace && claim.Name == query.Claim.Name {
 			claims = append(claims, claim)
 		}
-		names = append(names, claim.Ref.String())
+		names = append(names, claim.Ref().String())
 	}
 	if len(claims) == 0 {
 		return nil, &NotFoundError{Query: query, Nearest: Nearest(query.Claim.String(), names, 3)}
@@ -152,7 +152,7 @@ func (t *Trace) selectClaim(query Query) (*Trace, error) {
 	}
 	var pods []Pod
 	for _, pod := range t.Pods {
-		if !slices.ContainsFunc(claims, func(c Claim) bool { return slices.Contains(c.Pods, pod.Ref) }) {
+		if !slices.ContainsFunc(claims, func(c Claim) bool { return slices.Contains(c.Pods, pod.Ref()) }) {
 			continue
 		}
 		own := slices.DeleteFunc(slices.Clone(pod.Containers), func(c Container) bool {
@@ -200,7 +200,7 @@ func (t *Trace) selectProcess(query Query) (*Trace, error) {
 		return nil, &NotFoundError{Query: query, Why: "it belongs to no pod"}
 	}
 	for _, pod := range t.Pods {
-		if pod.Ref.UID != process.PodUID {
+		if pod.UID != process.PodUID {
 			continue
 		}
 		own := slices.DeleteFunc(slices.Clone(pod.Containers), func(c Container) bool {
@@ -213,7 +213,7 @@ func (t *Trace) selectProcess(query Query) (*Trace, error) {
 		found.Processes = []ProcessFact{process}
 		return found, nil
 	}
-	found := t.part(query, []Pod{{Ref: Ref{UID: process.PodUID}, Sources: []Source{process.Source}}}, nil)
+	found := t.part(query, []Pod{{UID: process.PodUID, Sources: []Source{process.Source}, Containers: []Container{}}}, nil)
 	found.Processes = []ProcessFact{process}
 	return found, nil
 }
@@ -223,9 +223,9 @@ func (t *Trace) part(query Query, pods []Pod, devices []Device) *Trace {
 	concerned := map[gpu.UUID]bool{}
 	names := map[Ref]map[string]bool{}
 	for _, pod := range pods {
-		names[pod.Ref] = map[string]bool{"": true}
+		names[pod.Ref()] = map[string]bool{"": true}
 		for _, container := range pod.Containers {
-			names[pod.Ref][container.Name] = true
+			names[pod.Ref()][container.Name] = true
 			for _, device := range container.Devices {
 				concerned[device.UUID] = true
 				concerned[device.Parent] = true

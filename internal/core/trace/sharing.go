@@ -63,16 +63,20 @@ func (s SharingFact) text() string {
 		return text
 	case ModeMPS:
 		var limits []string
-		if s.PinnedMemoryMiB > 0 {
-			limits = append(limits, mebibytes(s.PinnedMemoryMiB)+" pinned memory")
+		if s.MPS.PinnedMemoryMiB > 0 {
+			limits = append(limits, mebibytes(s.MPS.PinnedMemoryMiB)+" pinned memory")
 		}
-		if s.ActiveThreadPercentage > 0 && s.ActiveThreadPercentage < 100 {
-			limits = append(limits, strconv.Itoa(s.ActiveThreadPercentage)+" % threads")
+		if s.MPS.ActiveThreadPercentage > 0 && s.MPS.ActiveThreadPercentage < 100 {
+			limits = append(limits, strconv.Itoa(s.MPS.ActiveThreadPercentage)+" % threads")
 		}
-		if len(limits) == 0 {
-			return "MPS: no limit is enforced"
+		text := "MPS: no limit is enforced"
+		if len(limits) > 0 {
+			text = "MPS: enforced per client process: " + strings.Join(limits, ", ")
 		}
-		return "MPS: enforced per client process: " + strings.Join(limits, ", ")
+		if s.MPS.SingleUser {
+			text += "; one user at a time"
+		}
+		return text
 	}
 	return s.Mode
 }
@@ -313,7 +317,7 @@ func (j *joiner) addSharers() {
 				continue
 			}
 			for d := range container.Devices {
-				users = append(users, user{pod.Ref, &container.Devices[d], container.Devices[d].Sources})
+				users = append(users, user{pod.Ref(), &container.Devices[d], container.Devices[d].Sources})
 			}
 		}
 	}

@@ -13,7 +13,7 @@ func (t *Trace) Describe() string {
 		fmt.Fprintf(&out, strings.Repeat("  ", depth)+format+"\n", args...)
 	}
 	for i := range t.Disagreements {
-		line(0, "! %s %s", t.Disagreements[i].Code, t.Disagreements[i].Message())
+		line(0, "! %s %s", t.Disagreements[i].Code, t.Disagreements[i].Sentence())
 	}
 	for _, process := range t.Processes {
 		line(0, "pid %d container %s pod %s [%s]", process.PID, process.ContainerID, process.PodUID, process.Source.Kind)
@@ -27,11 +27,14 @@ func (t *Trace) Describe() string {
 		describeClaim(line, claim)
 	}
 	for _, pod := range t.Pods {
-		uid := ""
-		if pod.Ref.named() {
-			uid = pod.Ref.UID
+		uid, node := "", ""
+		if pod.Ref().named() {
+			uid = pod.UID
 		}
-		line(0, "%s [%s]", strings.Join(nonEmpty("pod", pod.Ref.String(), uid, pod.Phase, pod.Node.Value), " "), SourcesText(pod.Sources))
+		if pod.Node != nil {
+			node = pod.Node.Value
+		}
+		line(0, "%s [%s]", strings.Join(nonEmpty("pod", pod.Ref().String(), uid, pod.Phase, node), " "), SourcesText(pod.Sources))
 		for _, wait := range pod.Waiting {
 			line(1, "waits %s: %s [%s]", wait.Name, wait.Value, SourcesText(wait.Sources))
 		}
@@ -47,16 +50,16 @@ func (t *Trace) Describe() string {
 
 func describeClaim(line func(int, string, ...any), claim Claim) {
 	uid := ""
-	if claim.Ref.Name != "" {
-		uid = claim.Ref.UID
+	if claim.Name != "" {
+		uid = claim.UID
 	}
-	line(0, "%s [%s]", strings.Join(nonEmpty("claim", claim.Ref.String(), uid), " "), SourcesText(claim.Sources))
+	line(0, "%s [%s]", strings.Join(nonEmpty("claim", claim.Ref().String(), uid), " "), SourcesText(claim.Sources))
 	for _, pod := range claim.Pods {
 		line(1, "pod %s", pod)
 	}
 	for _, device := range claim.Devices {
 		access := ""
-		if device.Admin {
+		if device.AdminAccess {
 			access = "admin access"
 		}
 		line(1, "%s [%s]", strings.Join(nonEmpty(string(device.UUID), strings.Join(device.Requests, ","), access), " "), SourcesText(device.Sources))

@@ -26,63 +26,87 @@ type Trace struct {
 }
 
 // Fact is a value with its sources.
+//
+// +kubebuilder:object:generate=true
 type Fact struct {
-	Name    string
-	Value   string
-	Sources []Source
+	// Name is the name of the fact; empty where the field's name is sufficient.
+	Name    string  `json:"name,omitempty"`
+	Value   string  `json:"value"`
+	Sources Sources `json:"sources"`
 }
 
 // Pod is one pod, identified by UID if a source has it.
+//
+// +kubebuilder:object:generate=true
 type Pod struct {
-	Ref     Ref
-	Phase   string
-	Node    Fact
-	Sources []Source
-	// Waiting are the reasons why a pod does not run.
-	Waiting    []Fact
-	Containers []Container
+	Namespace string  `json:"namespace,omitempty"`
+	Name      string  `json:"name,omitempty"`
+	UID       string  `json:"uid,omitempty"`
+	Phase     string  `json:"phase,omitempty"`
+	Node      *Fact   `json:"node,omitempty"`
+	Sources   Sources `json:"sources"`
+	// Waiting are the reasons why a pod that does not run waits: conditions, what containers wait for, and the latest events.
+	Waiting []Fact `json:"waiting,omitempty"`
+	// Why is the dominant reason why a pod waits for a node, as berth why gives it. Join does not set it.
+	Why        string      `json:"why,omitempty"`
+	Containers []Container `json:"containers"`
 }
+
+// Ref returns what identifies the pod.
+func (p *Pod) Ref() Ref { return Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name} }
 
 // Done reports whether the pod has ended.
 func (p *Pod) Done() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
 // Container is one container: what it requested and what it got.
+//
+// +kubebuilder:object:generate=true
 type Container struct {
-	Name  string
-	Role  Role
-	ID    string
-	State string
-	PIDs  []int
-	// Asked are resource names with counts.
-	Asked []Fact
-	// Claims are the ResourceClaims that it uses, with their requests.
-	Claims  []Fact
-	Devices []Device
-	// Nodes belong to none of Devices: control nodes, or nodes of other GPUs.
-	Nodes       []NodeFact
-	CDINames    []Fact
-	Env         []Fact
-	Mounts      []Fact
-	Annotations []Fact
+	Name string `json:"name"`
+	// Role is init, sidecar, app or ephemeral; empty when no source has it.
+	Role Role `json:"role,omitempty"`
+	// ID is the container's ID in the runtime, State its state.
+	ID    string `json:"id,omitempty"`
+	State string `json:"state,omitempty"`
+	PIDs  []int  `json:"pids,omitempty"`
+	// Asked are the device resources in its pod spec: name and count.
+	Asked []Fact `json:"asked,omitempty"`
+	// Claims are the ResourceClaims that it uses: NAMESPACE/NAME, and which requests.
+	Claims []Fact `json:"claims,omitempty"`
+	// Devices are the devices that it holds according to any source.
+	Devices []Device `json:"devices"`
+	// Nodes are device nodes that belong to no device above: control nodes, or nodes that it should not have.
+	Nodes []NodeFact `json:"nodes,omitempty"`
+	// CDINames, Env, Mounts and Annotations are those of the device plugin's response and of the container.
+	CDINames    []Fact `json:"cdiNames,omitempty"`
+	Env         []Fact `json:"env,omitempty"`
+	Mounts      []Fact `json:"mounts,omitempty"`
+	Annotations []Fact `json:"annotations,omitempty"`
 }
 
 // Device is a GPU or a MIG device with all that is known of it.
+//
+// +kubebuilder:object:generate=true
 type Device struct {
-	UUID gpu.UUID
-	// Parent is the GPU of a MIG device.
-	Parent gpu.UUID
-	// IDs are the kubelet's IDs for it, if they differ from the UUID.
-	IDs      []string
-	Resource string
-	// Claims are the ResourceClaims by which the container has it, with their requests.
-	Claims []Fact
-	// Admin is true when the container has it by admin access, so that it does not hold it.
-	Admin bool
+	// UUID is the key by which all other sources are matched.
+	UUID gpu.UUID `json:"uuid"`
+	// Parent is the GPU of a MIG device; in JSON it is one of the facts.
+	Parent gpu.UUID `json:"-"`
+	// IDs are the kubelet's device IDs, if they differ from the UUID, as for replicas.
+	IDs []string `json:"ids,omitempty"`
+	// Resource is the resource under which it was requested.
+	Resource string `json:"resource,omitempty"`
+	// Claims are the ResourceClaims by which the container has it: NAMESPACE/NAME, and which requests.
+	Claims []Fact `json:"claims,omitempty"`
+	// AdminAccess is true when the container has it by a claim with admin access, which does not hold it.
+	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Sources say that the container holds it or, outside a container, that it exists.
-	Sources  []Source
-	Facts    []Fact
-	CDINames []Fact
-	Nodes    []NodeFact
+	Sources Sources `json:"sources"`
+	// Facts are the device's own: index, product, pciBusID, numaNode and so on.
+	Facts []Fact `json:"facts,omitempty"`
+	// CDINames are the names of the device in a CDI spec.
+	CDINames []Fact     `json:"cdiNames,omitempty"`
+	Nodes    []NodeFact `json:"nodes,omitempty"`
 }
 
 // Keys returns the replicas of the device that the container has, or the device itself if there are none.
@@ -121,9 +145,12 @@ func (d *Device) Fact(name string) string {
 }
 
 // NodeFact is a device node with its sources.
+//
+// +kubebuilder:object:generate=true
 type NodeFact struct {
-	Node
-	Sources []Source
+	Node `json:",inline"`
+	// Sources are those according to which the container has it.
+	Sources Sources `json:"sources"`
 }
 
 // Code is the stable name of a kind of disagreement.
@@ -155,11 +182,16 @@ const (
 )
 
 // Disagreement is one item about which the sources contradict each other.
+//
+// +kubebuilder:object:generate=true
 type Disagreement struct {
-	Code      Code
-	Pod       Ref
-	Container string
-	Device    gpu.UUID
+	// Code is a stable name, such as DevicesDiffer.
+	Code Code `json:"code"`
+	// Message says in a sentence what the disagreement concerns and what it is, without the statements.
+	Message   string   `json:"message"`
+	Pod       Ref      `json:"pod,omitzero"`
+	Container string   `json:"container,omitempty"`
+	Device    gpu.UUID `json:"device,omitempty"`
 	// Statements are the contradicting statements, at least two, in the order of the sources.
-	Statements []Fact
+	Statements []Fact `json:"statements"`
 }

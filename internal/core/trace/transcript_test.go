@@ -235,16 +235,22 @@ func parseInstance(t *testing.T, text string) InstanceFact {
 	return InstanceFact{GI: number(t, parts[0]), CI: number(t, parts[1]), Start: number(t, parts[2]), Size: number(t, parts[3])}
 }
 
-// parseSharing parses mode:replicas[:MiB[:percent[:time slice[:why it drains]]]].
+// parseSharing parses mode:replicas[:MiB[:percent[:time slice[:why it drains[:singleUser]]]]].
 func parseSharing(t *testing.T, text string) SharingFact {
 	if text == "" {
 		return SharingFact{}
 	}
-	parts := append(strings.Split(text, ":"), "", "", "", "", "")
+	parts := append(strings.Split(text, ":"), "", "", "", "", "", "")
 	return SharingFact{
-		Mode: parts[0], Replicas: number(t, parts[1]), PinnedMemoryMiB: int64(number(t, parts[2])),
-		ActiveThreadPercentage: number(t, parts[3]),
-		TimeSlice:              parts[4], Draining: strings.ReplaceAll(parts[5], "_", " "),
+		Mode:      parts[0],
+		Replicas:  number(t, parts[1]),
+		TimeSlice: parts[4],
+		MPS: gpu.MPSLimits{
+			PinnedMemoryMiB:        int64(number(t, parts[2])),
+			ActiveThreadPercentage: number(t, parts[3]),
+			SingleUser:             parts[6] == "singleUser",
+		},
+		Draining: strings.ReplaceAll(parts[5], "_", " "),
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/safetext"
 )
 
 const (
@@ -92,25 +93,11 @@ func noticeOf(address, code, detail string, nvswitch bool) (notice, bool) {
 	if err != nil || number == 0 {
 		return notice{}, false
 	}
-	found := notice{pci: pci, code: gpu.XID(number), detail: printable(detail)}
+	found := notice{pci: pci, code: gpu.XID(number), detail: safetext.First(safetext.Line(detail), maxDetail)}
 	if nvswitch {
 		found.code = gpu.SXID(number)
 	}
 	return found, true
-}
-
-// printable truncates a text and removes what cannot be printed.
-func printable(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\ufffd' {
-			return -1
-		}
-		return r
-	}, strings.TrimSpace(text))
-	if len(text) > maxDetail {
-		text = strings.ToValidUTF8(text[:maxDetail], "")
-	}
-	return text
 }
 
 // recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text", and its sequence number plus one, which
@@ -143,7 +130,7 @@ type kernelLog struct {
 	tail []byte
 	skip bool
 	// lastError is the last error that was logged.
-	n string
+	lastError string
 }
 
 // open opens the log, without past and after at its end: earlier lines report faults that scans find, or that were repaired.
@@ -159,14 +146,14 @@ func (k *kernelLog) open() bool {
 		}
 	}
 	if err != nil {
-		if text := err.Error(); text != k.n {
-			k.n = text
+		if text := err.Error(); text != k.lastError {
+			k.lastError = text
 			k.log.Warn("Could not open the kernel log; XIDs that NVML does not report are missed",
 				"error", err, "fix", "mount /dev/kmsg into this container and give it CAP_SYSLOG")
 		}
 		return false
 	}
-	k.file, k.n = file, ""
+	k.file, k.lastError = file, ""
 	return true
 }
 

@@ -10,22 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/safetext"
 )
-
-// Opener is a process of the host that has a GPU open, or that NVML lists as using it.
-type Opener struct {
-	PID int
-	// Program is the name of the process (/proc/PID/comm); empty when it is not known.
-	Program string
-	// Parent is the process that started it; 0 when it is not known.
-	Parent int
-}
 
 // maxProgram bounds what is read of a program's name; the kernel's own limit is 16 bytes.
 const maxProgram = 64
@@ -33,7 +24,7 @@ const maxProgram = 64
 // Openers returns the processes that have a GPU open, in the order of their PIDs, without this process: by the device nodes
 // among their file descriptors, and by NVML's process lists. A process that cannot be read is an error, since it may have the
 // GPU open.
-func (a *Actions) Openers(g *gpu.GPU) ([]Opener, error) {
+func (a *Actions) Openers(g *gpu.GPU) ([]gpu.Process, error) {
 	pids, err := a.openedNodes(g)
 	if err != nil {
 		return nil, fmt.Errorf("find who has GPU %s open: %w", g.UUID, err)
@@ -44,10 +35,10 @@ func (a *Actions) Openers(g *gpu.GPU) ([]Opener, error) {
 	}
 	pids = append(pids, listed...)
 	slices.Sort(pids)
-	var openers []Opener
+	var openers []gpu.Process
 	for _, pid := range slices.Compact(pids) {
 		if pid != os.Getpid() {
-			openers = append(openers, Opener{PID: pid, Program: a.program(pid), Parent: a.parent(pid)})
+			openers = append(openers, gpu.Process{PID: pid, Program: a.program(pid), Parent: a.parent(pid)})
 		}
 	}
 	return openers, nil
@@ -139,13 +130,7 @@ func (a *Actions) program(pid int) string {
 	if err != nil {
 		return ""
 	}
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == unicode.ReplacementChar {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(string(name)), ""))
-	return text[:min(len(text), maxProgram)]
+	return safetext.First(safetext.Line(string(name)), maxProgram)
 }
 
 // parent returns the process that started a process; 0 when it is not known.

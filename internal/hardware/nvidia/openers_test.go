@@ -26,7 +26,7 @@ func TestOpeners(t *testing.T) {
 	if len(now.GPUs[1].Nodes) == 0 || now.GPUs[1].Nodes[0].HostPath == "" {
 		t.Skip("making device nodes needs root with CAP_MKNOD")
 	}
-	for index, want := range [][]nvidia.Opener{
+	for index, want := range [][]gpu.Process{
 		nil,
 		{{PID: 4711, Program: "nv-hostengine"}},
 		{{PID: 77, Program: "Xorg"}, {PID: 4711, Program: "nv-hostengine"}},
@@ -70,7 +70,7 @@ func TestOpenersOfTheHost(t *testing.T) {
 	must(t, err)
 	found := false
 	for _, o := range got {
-		found = found || o == nvidia.Opener{PID: child.Pid, Program: "sleep", Parent: os.Getpid()}
+		found = found || o == gpu.Process{PID: child.Pid, Program: "sleep", Parent: os.Getpid()}
 		if o.PID == os.Getpid() {
 			t.Error("this process is among them")
 		}

@@ -11,8 +11,8 @@ func TestProgram(t *testing.T) {
 	tests := map[string]struct{ comm, want string }{
 		"a name":                    {"nv-hostengine\n", "nv-hostengine"},
 		"of another language":       {"größe\n", "größe"},
-		"ASCII control characters":  {"a\x1b[2Jb\nc\x7f\n", "a[2Jbc"},
-		"C1 control characters":     {"a\u009b2Jb\n", "a2Jb"},
+		"ASCII control characters":  {"a\x1b[2Jb\nc\x7f\n", "a [2Jb c"},
+		"C1 control characters":     {"a\u009b2Jb\n", "a 2Jb"},
 		"another writing direction": {"a\u202eb\u200f\n", "ab"},
 		"not UTF-8":                 {"a\xffb\ufffd\n", "ab"},
 	}

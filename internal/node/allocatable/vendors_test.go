@@ -107,7 +107,7 @@ func TestSilentVendor(t *testing.T) {
 		"a rule that no GPU of NVIDIA meets while its driver is gone": {
 			event: func(w *world) {
 				w.snapshot = without(w.snapshot, gpu.NVIDIA, true)
-				w.settings = twoVendorSettings(offer.Settings{GPUs: []offer.GPURule{{Select: offer.GPUSelect{UUID: []gpu.UUID{"GPU-a"}},
+				w.settings = twoVendorSettings(offer.Settings{GPUs: []offer.GPURule{{Select: offer.GPUSelect{UUID: []string{"GPU-a"}},
 					Sharing: offer.Sharing{Mode: offer.MPS, Replicas: 1000}}}})
 			},
 			want: other + "\n" + nvidia,

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
@@ -91,17 +92,19 @@ func (d *decoder) checkClaimMPS(sharing *v1alpha1.ClaimSharing) {
 		sharing.MPS = &v1alpha1.ClaimMPSLimits{}
 	}
 	limits := sharing.MPS
-	if memory := limits.PinnedMemoryMiB; memory < -1 || memory > maxPinnedMiB || memory == 0 && d.given("sharing.mps.pinnedMemoryMiB") {
-		d.reject("sharing.mps.pinnedMemoryMiB", fmt.Sprintf("%d is not a limit", memory), "write MiB, or remove it for no limit")
-	}
-	if percent := limits.ActiveThreadPercentage; percent < 0 || percent > 100 || percent == 0 && d.given("sharing.mps.activeThreadPercentage") {
-		d.reject("sharing.mps.activeThreadPercentage", fmt.Sprintf("%d is not a percentage from 1 to 100", percent), "remove it for 100")
-	}
+	d.checkMPSLimits("sharing.mps", gpu.MPSLimits(*limits), "write MiB, or remove it for no limit", "remove it for 100")
 	limits.PinnedMemoryMiB, limits.ActiveThreadPercentage = cmp.Or(limits.PinnedMemoryMiB, -1), cmp.Or(limits.ActiveThreadPercentage, 100)
 }
 
-// maxPinnedMiB is the largest memory limit that an MPS daemon is given, 1 PiB.
-const maxPinnedMiB = 1 << 30
+// checkMPSLimits refuses limits that no MPS daemon can enforce, those of a claim or of a sharing rule. The fixes say what to write instead.
+func (d *decoder) checkMPSLimits(at string, limits gpu.MPSLimits, fixMemory, fixThreads string) {
+	if memory := limits.PinnedMemoryMiB; memory < -1 || memory > gpu.MaxMPSMemoryMiB || memory == 0 && d.given(at+".pinnedMemoryMiB") {
+		d.reject(at+".pinnedMemoryMiB", fmt.Sprintf("%d is not a limit", memory), fixMemory)
+	}
+	if percent := limits.ActiveThreadPercentage; percent < 0 || percent > 100 || percent == 0 && d.given(at+".activeThreadPercentage") {
+		d.reject(at+".activeThreadPercentage", fmt.Sprintf("%d is not a percentage from 1 to 100", percent), fixThreads)
+	}
+}
 
 // topText returns the text of a key at the top level of a document; empty when it has none.
 func topText(document *yaml.Node, key string) string {

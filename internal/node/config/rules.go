@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -238,14 +239,8 @@ func (d *decoder) checkSharing(at string, s *v1alpha1.Sharing) {
 	if s.Mode == v1alpha1.SharingTimeSlicing {
 		d.reject(at+".mps", "these limits need mode mps: time-slicing limits neither memory nor threads", "set mode: mps, or remove mps")
 	}
-	if memory := s.MPS.PinnedMemoryMiB; memory < -1 || memory == 0 && d.given(at+".mps.pinnedMemoryMiB") {
-		d.reject(at+".mps.pinnedMemoryMiB", fmt.Sprintf("%d is not a limit", memory),
-			"write MiB, or -1 for no limit, or remove it for an equal part of the GPU's memory")
-	}
-	if percent := s.MPS.ActiveThreadPercentage; percent < 0 || percent > 100 || percent == 0 && d.given(at+".mps.activeThreadPercentage") {
-		d.reject(at+".mps.activeThreadPercentage", fmt.Sprintf("%d is not a percentage from 1 to 100", percent),
-			"remove it for 100 divided by the replicas")
-	}
+	d.checkMPSLimits(at+".mps", gpu.MPSLimits(*s.MPS),
+		"write MiB, or -1 for no limit, or remove it for an equal part of the GPU's memory", "remove it for 100 divided by the replicas")
 }
 
 func (d *decoder) checkTimeSlice(at string, s *v1alpha1.Sharing) {

@@ -128,6 +128,10 @@ func TestRulesRefused(t *testing.T) {
 			`gpus: [{sharing: {mode: mps, replicas: 2, mps: {pinnedMemoryMiB: -2}}}]`,
 			"gpus[0].sharing.mps.pinnedMemoryMiB: -2 is not a limit (write MiB, or -1 for no limit, or remove it for an equal part of the GPU's memory)",
 		},
+		"more memory than a daemon is given": {
+			`gpus: [{sharing: {mode: mps, replicas: 2, mps: {pinnedMemoryMiB: 1073741825}}}]`,
+			"gpus[0].sharing.mps.pinnedMemoryMiB: 1073741825 is not a limit (write MiB, or -1 for no limit, or remove it for an equal part of the GPU's memory)",
+		},
 		"long name": {
 			`gpus: [{resourceName: ` + long + `xxxx}]`,
 			`gpus[0].resourceName: "` + long + `xxxx" has 64 characters, at most 63 are allowed (shorten it)`,

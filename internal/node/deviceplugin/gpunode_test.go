@@ -21,7 +21,7 @@ func drawStates(t *rapid.T, h *hardware) {
 		g := &h.snapshot.GPUs[i]
 		switch rapid.SampledFrom([]string{"", "", "", "excluded", "lost", "mig"}).Draw(t, "state") {
 		case "excluded":
-			h.settings[0].GPUs = append(h.settings[0].GPUs, offer.GPURule{Select: offer.GPUSelect{UUID: []gpu.UUID{g.UUID}}, Exclude: true})
+			h.settings[0].GPUs = append(h.settings[0].GPUs, offer.GPURule{Select: offer.GPUSelect{UUID: []string{string(g.UUID)}}, Exclude: true})
 		case "lost":
 			g.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "GPU_LOST"}}}
 		case "mig":

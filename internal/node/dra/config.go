@@ -76,7 +76,7 @@ func sharing(device Device, with *settings) (slice string, limits gpu.MPSLimits,
 	if with != nil {
 		slice = cmp.Or(string(with.Sharing.TimeSlice), slice)
 		if mps := with.Sharing.MPS; mps != nil {
-			limits = gpu.MPSLimits{PinnedMemoryMiB: mps.PinnedMemoryMiB, ActiveThreadPercentage: mps.ActiveThreadPercentage, SingleUser: mps.SingleUser}
+			limits = gpu.MPSLimits(*mps)
 		}
 	}
 	const fix = "name the requests for whole GPUs in the requests of the configuration, or remove"

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gate"
+	"github.com/berth-gpu/berth/internal/core/safetext"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
@@ -66,10 +66,5 @@ func containerStop(pod string, c podwatch.Result) *gate.Stop {
 	return &gate.Stop{Code: podFailed, Message: fmt.Sprintf("container %s of pod %s has exited with %d without a result: %s", c.Name, pod, c.Exit, bounded(c.Message))}
 }
 
-// bounded returns one line of valid UTF-8.
-func bounded(text string) string {
-	if len(text) > maxMessage {
-		text = text[:maxMessage]
-	}
-	return strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
-}
+// bounded returns the beginning of what a container writes, as one line.
+func bounded(text string) string { return safetext.Line(safetext.First(text, maxMessage)) }

@@ -130,9 +130,8 @@ func holder(h gpu.Holding) v1alpha1.Holder {
 func sharingOf(h gpu.Holding) *v1alpha1.ClaimSharing {
 	switch {
 	case h.MPS.Wanted():
-		return &v1alpha1.ClaimSharing{Mode: v1alpha1.SharingMPS, MPS: &v1alpha1.ClaimMPSLimits{
-			PinnedMemoryMiB: h.MPS.PinnedMemoryMiB, ActiveThreadPercentage: h.MPS.ActiveThreadPercentage, SingleUser: h.MPS.SingleUser,
-		}}
+		limits := v1alpha1.ClaimMPSLimits(h.MPS)
+		return &v1alpha1.ClaimSharing{Mode: v1alpha1.SharingMPS, MPS: &limits}
 	case h.TimeSlice != "" && h.TimeSlice != gpu.TimeSliceDefault:
 		return &v1alpha1.ClaimSharing{Mode: v1alpha1.SharingTimeSlicing, TimeSlice: v1alpha1.TimeSlice(h.TimeSlice)}
 	}

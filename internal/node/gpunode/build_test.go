@@ -67,7 +67,8 @@ func input() Input {
 		Offered: map[gpu.UUID]v1alpha1.DeviceOffer{
 			"GPU-a": {Resource: "nvidia.com/gpu.shared", Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long",
 				Draining: "becomes MPS once ml/a has ended"},
-			"GPU-d": {Resource: "nvidia.com/gpu", Sharing: "mps", Replicas: 8, PinnedMemoryMiB: 5120, ActiveThreadPercentage: 12},
+			"GPU-d": {Resource: "nvidia.com/gpu", Sharing: "mps", Replicas: 8,
+				ClaimMPSLimits: v1alpha1.ClaimMPSLimits{PinnedMemoryMiB: 5120, ActiveThreadPercentage: 12, SingleUser: true}},
 			"MIG-1": {Resource: "nvidia.com/mig-1g.5gb"},
 			"GPU-x": {Resource: "nvidia.com/gpu"},
 		},

@@ -112,9 +112,9 @@ func TestCheckDefinition(t *testing.T) {
 		err  error
 	}{
 		"absent":    {answers: map[string]any{}, want: "there is no definition of gpunodes.berth.dev: the operator applies it"},
-		"same":      {answers: map[string]any{"GET " + crdPath: versioned("6")}},
-		"newer":     {answers: map[string]any{"GET " + crdPath: versioned("7")}},
-		"older":     {answers: map[string]any{"GET " + crdPath: versioned("3")}, want: "has schema version 3, and this agent writes version 6"},
+		"same":      {answers: map[string]any{"GET " + crdPath: versioned("7")}},
+		"newer":     {answers: map[string]any{"GET " + crdPath: versioned("8")}},
+		"older":     {answers: map[string]any{"GET " + crdPath: versioned("3")}, want: "has schema version 3, and this agent writes version 7"},
 		"unmarked":  {answers: map[string]any{"GET " + crdPath: versioned("")}, want: "has schema version 0"},
 		"forbidden": {answers: map[string]any{"GET " + crdPath: status(403, "Forbidden")}, want: "allow get on customresourcedefinitions", err: ErrNotPermitted},
 		"away":      {answers: map[string]any{"GET " + crdPath: status(503, "ServiceUnavailable")}, want: "read definition of gpunodes.berth.dev"},

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-
-	"github.com/pelletier/go-toml"
 )
 
 // ContainerdPath is where containerd reads its configuration unless its command line names another file.
@@ -55,22 +53,18 @@ func (k *Containerd) read(root, path string, depth int) error {
 		return err
 	}
 	k.Sources = append(k.Sources, path)
-	if version, ok := tree.Get("version").(int64); ok && depth == 0 {
+	if version, ok := tree.Value("version").(int64); ok && depth == 0 {
 		k.Version = version
 	}
 	setText(&k.State, tree, "state")
 	k.addAddress(tree)
 	for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
-		section, ok := tree.GetPath([]string{"plugins", plugin}).(*toml.Tree)
-		if !ok {
-			continue
-		}
-		k.addSection(section, path)
+		k.addSection(tree.Table("plugins", plugin), path)
 	}
 	if depth >= maxImports {
 		return nil
 	}
-	for _, pattern := range Texts(tree.Get("imports")) {
+	for _, pattern := range Texts(tree.Value("imports")) {
 		if !filepath.IsAbs(pattern) {
 			pattern = filepath.Join(filepath.Dir(path), pattern)
 		}
@@ -91,37 +85,34 @@ func (k *Containerd) read(root, path string, depth int) error {
 
 // addAddress records the socket that a file sets. Since version 4 of the format it is a setting of a plugin. A file with the plugin's
 // section, and one of version 4, does not set it elsewhere (serviceMigrate in containerd 2.4).
-func (k *Containerd) addAddress(tree *toml.Tree) {
+func (k *Containerd) addAddress(tree Table) {
 	const byPlugin = 4
 	plugin := []string{"plugins", "io.containerd.server.v1.grpc"}
-	if version, _ := tree.Get("version").(int64); version < byPlugin && tree.GetPath(plugin) == nil {
+	if version, _ := tree.Value("version").(int64); version < byPlugin && tree.Value(plugin...) == nil {
 		setText(&k.Address, tree, "grpc", "address")
 	}
 	setText(&k.Address, tree, append(plugin, "address")...)
 }
 
 // addSection records what a section of containerd's configuration sets.
-func (k *Containerd) addSection(section *toml.Tree, path string) {
-	if on, ok := section.Get("enable_cdi").(bool); ok {
+func (k *Containerd) addSection(section Table, path string) {
+	if on, ok := section.Value("enable_cdi").(bool); ok {
 		k.EnableCDI = &on
 	}
-	if dirs := Texts(section.Get("cdi_spec_dirs")); len(dirs) > 0 {
+	if dirs := Texts(section.Value("cdi_spec_dirs")); len(dirs) > 0 {
 		k.Dirs, k.DirsFrom = dirs, path
 	}
-	if name, ok := section.GetPath([]string{"containerd", "default_runtime_name"}).(string); ok && name != "" {
+	if name, ok := section.Value("containerd", "default_runtime_name").(string); ok && name != "" {
 		k.Runtime, k.RuntimeFrom = name, path
 	}
 	k.addPrograms(section)
 }
 
 // addPrograms records the programs of the runtimes in a section of containerd's configuration.
-func (k *Containerd) addPrograms(section *toml.Tree) {
-	runtimes, ok := section.GetPath([]string{"containerd", "runtimes"}).(*toml.Tree)
-	if !ok {
-		return
-	}
-	for _, name := range runtimes.Keys() {
-		if program, ok := runtimes.GetPath([]string{name, "options", "BinaryName"}).(string); ok {
+func (k *Containerd) addPrograms(section Table) {
+	runtimes := section.Table("containerd", "runtimes")
+	for name := range runtimes {
+		if program, ok := runtimes.Value(name, "options", "BinaryName").(string); ok {
 			k.Programs[name] = program
 		}
 	}

@@ -3,8 +3,6 @@ package hostconfig
 import (
 	"errors"
 	"io/fs"
-
-	"github.com/pelletier/go-toml"
 )
 
 // Where CRI-O reads its configuration unless its command line names other places: a file, then the files of a directory.
@@ -71,31 +69,28 @@ func filesBelow(root, dir string) ([]string, error) {
 }
 
 // add records what a file sets.
-func (k *CRIO) add(tree *toml.Tree, path string) {
+func (k *CRIO) add(tree Table, path string) {
 	k.Sources = append(k.Sources, path)
 	setText(&k.Listen, tree, "crio", "api", "listen")
 	setText(&k.RunRoot, tree, "crio", "runroot")
 	setText(&k.StorageDriver, tree, "crio", "storage_driver")
-	if found := Texts(tree.GetPath([]string{"crio", "runtime", "cdi_spec_dirs"})); len(found) > 0 {
+	if found := Texts(tree.Value("crio", "runtime", "cdi_spec_dirs")); len(found) > 0 {
 		k.Dirs, k.DirsFrom = found, path
 	}
 	if setText(&k.Runtime, tree, "crio", "runtime", "default_runtime") {
 		k.RuntimeFrom = path
 	}
-	runtimes, ok := tree.GetPath([]string{"crio", "runtime", "runtimes"}).(*toml.Tree)
-	if !ok {
-		return
-	}
-	for _, name := range runtimes.Keys() {
-		if program, ok := runtimes.GetPath([]string{name, "runtime_path"}).(string); ok {
+	runtimes := tree.Table("crio", "runtime", "runtimes")
+	for name := range runtimes {
+		if program, ok := runtimes.Value(name, "runtime_path").(string); ok {
 			k.Programs[name] = program
 		}
 	}
 }
 
 // setText sets a field to the text at a path of a file, unless there is none or it is empty; it reports whether it did.
-func setText(field *string, tree *toml.Tree, path ...string) bool {
-	text, ok := tree.GetPath(path).(string)
+func setText(field *string, tree Table, path ...string) bool {
+	text, ok := tree.Value(path...).(string)
 	if !ok || text == "" {
 		return false
 	}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
-	"github.com/pelletier/go-toml"
+	"github.com/pelletier/go-toml/v2"
 )
 
 const (
@@ -93,17 +93,45 @@ func Beneath(root, path string) (string, error) {
 	return securejoin.SecureJoin(root, path)
 }
 
+// Table is a table of a TOML file.
+type Table map[string]any
+
 // TOML reads a TOML file of the host.
-func TOML(root, path string) (*toml.Tree, error) {
+func TOML(root, path string) (Table, error) {
 	blob, err := ReadBeneath(root, path)
 	if err != nil {
 		return nil, err
 	}
-	tree, err := toml.LoadBytes(blob)
+	table := Table{}
+	err = toml.Unmarshal(blob, &table)
+	if wrong, ok := errors.AsType[*toml.DecodeError](err); ok {
+		line, column := wrong.Position()
+		return nil, fmt.Errorf("%s: (%d, %d): %w", path, line, column, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return tree, nil
+	return table, nil
+}
+
+// Value returns the value at a path of keys; nil when there is none.
+func (t Table) Value(path ...string) any {
+	if len(path) == 0 {
+		return t
+	}
+	value := t[path[0]]
+	if len(path) == 1 {
+		return value
+	}
+	return table(value).Value(path[1:]...)
+}
+
+// Table returns the table at a path of keys; nil when there is none.
+func (t Table) Table(path ...string) Table { return table(t.Value(path...)) }
+
+func table(value any) Table {
+	found, _ := value.(map[string]any)
+	return found
 }
 
 // Glob lists the host's paths that match a pattern, sorted.

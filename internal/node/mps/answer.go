@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
 // Answer holds the limits that a control daemon reports. The texts are the daemon's own, because it rounds them.
@@ -81,7 +83,7 @@ func parseMemory(text string) (memory, unit int64, ok bool) {
 	}
 	unit, known := units[text[len(text)-1]]
 	value, err := strconv.ParseInt(strings.TrimSpace(text[:len(text)-1]), 10, 64)
-	if !known || err != nil || value < 0 || value > maxMemoryMiB {
+	if !known || err != nil || value < 0 || value > gpu.MaxMPSMemoryMiB {
 		return 0, 0, false
 	}
 	return value * unit, unit, true

@@ -39,8 +39,8 @@ func TestAnswers(t *testing.T) {
 			if test.reason == "" && strings.Contains(now.Reason, "reports") {
 				t.Errorf("remark %q", now.Reason)
 			}
-			if test.state == Ready && now.Limits != want.limits() {
-				t.Errorf("limits %+v, want %+v", now.Limits, want.limits())
+			if test.state == Ready && now.Limits != want.Limits {
+				t.Errorf("limits %+v, want %+v", now.Limits, want.Limits)
 			}
 			s.set()
 		})

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/core/safetext"
 )
 
 const (
@@ -128,15 +130,10 @@ const maxQuoted = 400
 
 // shorten turns program output into one printable line. It keeps the end of a long text.
 func shorten(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " | ")
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\uFFFD' {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, " "))
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	text = safetext.Line(strings.Join(lines, " | "))
 	if len(text) > maxQuoted {
-		text = "..." + strings.ToValidUTF8(text[len(text)-maxQuoted:], "")
+		text = "..." + safetext.Last(text, maxQuoted)
 	}
 	return text
 }

@@ -309,7 +309,7 @@ func (n *node) setMode(id gpu.UUID, mode int) {
 
 // want returns a wanted daemon with default settings.
 func (n *node) want(index int) Wanted {
-	return Wanted{GPU: n.gpus[index], Index: index, Replicas: 4, PinnedMemoryMiB: 1000, ActiveThreadPercentage: 25, MultiUser: true}
+	return Wanted{GPU: n.gpus[index], Index: index, Replicas: 4, Limits: Limits{PinnedMemoryMiB: 1000, ActiveThreadPercentage: 25, MultiUser: true}}
 }
 
 func (n *node) deps() Deps {
@@ -383,7 +383,7 @@ func allReady(set ...Wanted) func([]Status) bool {
 	return func(now []Status) bool {
 		return len(now) == len(set) && !slices.ContainsFunc(now, func(st Status) bool {
 			i := slices.IndexFunc(set, func(w Wanted) bool { return w.GPU == st.GPU })
-			return i < 0 || st.State != Ready || st.Limits != set[i].limits() || st.Answer.ActiveThreadPercentage != float64(set[i].ActiveThreadPercentage)
+			return i < 0 || st.State != Ready || st.Limits != set[i].Limits || st.Answer.ActiveThreadPercentage != float64(set[i].ActiveThreadPercentage)
 		})
 	}
 }

@@ -259,13 +259,13 @@ func (k *keeper) apply(ctx context.Context, want Wanted) error {
 	}
 	// The journal is stale after an adoption, and when the previous change was interrupted.
 	fresh := k.journal.Wanted != want || k.journal.PID != k.daemon.handle.pid
-	remark, wrong := is.judge(want.limits())
+	remark, wrong := is.judge(want.Limits)
 	if wrong != nil || fresh || is != k.answered {
 		k.journal.Wanted, k.journal.PID, k.journal.StartTime = want, k.daemon.handle.pid, k.daemon.start
 		if err := k.write(); err != nil {
 			return err
 		}
-		if remark, err = k.limit(ctx, want.limits()); err != nil {
+		if remark, err = k.limit(ctx, want.Limits); err != nil {
 			return err
 		}
 	}

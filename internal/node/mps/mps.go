@@ -17,26 +17,29 @@ const NoLimit int64 = -1
 // Wanted describes a daemon that should run.
 type Wanted struct {
 	GPU gpu.UUID `json:"gpu"`
-	// Index and Replicas are only logged; the limits are in the other fields.
+	// Index and Replicas are only logged.
 	Index    int `json:"index"`
 	Replicas int `json:"replicas"`
-	// PinnedMemoryMiB limits the device memory of a client process, or is NoLimit.
-	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB"`
-	// ActiveThreadPercentage limits the multiprocessors that a client process may use.
-	ActiveThreadPercentage int `json:"activeThreadPercentage"`
+	Limits
+}
+
+// Limits are the limits that a daemon enforces on each client process: gpu.MPSLimits as the socket and the files have them.
+type Limits struct {
+	// PinnedMemoryMiB is NoLimit or more than 0.
+	PinnedMemoryMiB        int64 `json:"pinnedMemoryMiB"`
+	ActiveThreadPercentage int   `json:"activeThreadPercentage"`
 	// MultiUser lets clients of different UIDs run together; else a second UID waits for the first.
 	MultiUser bool `json:"multiUser"`
 }
 
-func (w Wanted) limits() Limits {
-	return Limits{PinnedMemoryMiB: w.PinnedMemoryMiB, ActiveThreadPercentage: w.ActiveThreadPercentage, MultiUser: w.MultiUser}
+// LimitsOf returns the limits of a unit or a claim as the socket has them.
+func LimitsOf(l gpu.MPSLimits) Limits {
+	return Limits{PinnedMemoryMiB: l.PinnedMemoryMiB, ActiveThreadPercentage: l.ActiveThreadPercentage, MultiUser: !l.SingleUser}
 }
 
-// Limits are the limits that a daemon enforces on each client process.
-type Limits struct {
-	PinnedMemoryMiB        int64 `json:"pinnedMemoryMiB"`
-	ActiveThreadPercentage int   `json:"activeThreadPercentage"`
-	MultiUser              bool  `json:"multiUser"`
+// MPSLimits returns the limits as units and claims have them.
+func (l Limits) MPSLimits() gpu.MPSLimits {
+	return gpu.MPSLimits{PinnedMemoryMiB: l.PinnedMemoryMiB, ActiveThreadPercentage: l.ActiveThreadPercentage, SingleUser: !l.MultiUser}
 }
 
 // State is the state of a daemon.
@@ -82,9 +85,8 @@ func SocketPath(root string) string { return filepath.Join(root, "control.sock")
 
 // The largest set and the largest numbers that are accepted.
 const (
-	maxWanted    = 64
-	maxMemoryMiB = 1 << 30
-	maxReplicas  = 1 << 10
+	maxWanted   = 64
+	maxReplicas = 1 << 10
 )
 
 // gpuName matches the UUID of a whole GPU. A UUID becomes a directory name, so anything else is refused.
@@ -108,9 +110,9 @@ func checked(set []Wanted) ([]Wanted, error) {
 			return nil, fmt.Errorf("%s: replicas is %d, must be 1 to %d", w.GPU, w.Replicas, maxReplicas)
 		case w.ActiveThreadPercentage < 1 || w.ActiveThreadPercentage > 100:
 			return nil, fmt.Errorf("%s: activeThreadPercentage is %d, must be 1 to 100", w.GPU, w.ActiveThreadPercentage)
-		case w.PinnedMemoryMiB != NoLimit && (w.PinnedMemoryMiB < 1 || w.PinnedMemoryMiB > maxMemoryMiB):
+		case w.PinnedMemoryMiB != NoLimit && (w.PinnedMemoryMiB < 1 || w.PinnedMemoryMiB > gpu.MaxMPSMemoryMiB):
 			return nil, fmt.Errorf("%s: pinnedMemoryMiB is %d, must be 1 to %d, or %d for no limit", w.GPU,
-				w.PinnedMemoryMiB, maxMemoryMiB, NoLimit)
+				w.PinnedMemoryMiB, gpu.MaxMPSMemoryMiB, NoLimit)
 		}
 	}
 	return set, nil

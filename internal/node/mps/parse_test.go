@@ -1,12 +1,31 @@
 package mps
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
 )
+
+// TestWantedAsJSON checks the form that agents and supervisors of other versions read.
+func TestWantedAsJSON(t *testing.T) {
+	limits := gpu.MPSLimits{PinnedMemoryMiB: 1024, ActiveThreadPercentage: 25}
+	want := `{"gpu":"GPU-a","index":1,"replicas":4,"pinnedMemoryMiB":1024,"activeThreadPercentage":25,"multiUser":true}`
+	got, err := json.Marshal(Wanted{GPU: "GPU-a", Index: 1, Replicas: 4, Limits: LimitsOf(limits)})
+	if err != nil || string(got) != want {
+		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+	for _, single := range []bool{false, true} {
+		limits.SingleUser = single
+		if back := LimitsOf(limits).MPSLimits(); back != limits || LimitsOf(limits).MultiUser == single {
+			t.Errorf("%+v is %+v, and back %+v", limits, LimitsOf(limits), back)
+		}
+	}
+}
 
 func TestParseMemory(t *testing.T) {
 	type size struct {

@@ -289,7 +289,7 @@ func TestOpenProcessNeedsTheMark(t *testing.T) {
 // TestCorruptFiles checks that, whichever file is lost, the daemon and its clients continue to run, and that a stop
 // leaves nothing.
 func TestCorruptFiles(t *testing.T) {
-	other := Wanted{GPU: "GPU-x", Replicas: 1, PinnedMemoryMiB: NoLimit, ActiveThreadPercentage: 1, MultiUser: true}
+	other := Wanted{GPU: "GPU-x", Replicas: 1, Limits: Limits{PinnedMemoryMiB: NoLimit, ActiveThreadPercentage: 1, MultiUser: true}}
 	outside := other
 	outside.GPU = "GPU-/../../x"
 	tests := map[string]struct{ wanted, journal string }{
@@ -425,8 +425,8 @@ func TestChangedOnDisk(t *testing.T) {
 	spoilt := strings.Replace(string(blob), fmt.Sprint(want.PinnedMemoryMiB), "9000", 1)
 	n.check(os.WriteFile(path, []byte(spoilt), 0o600))
 	s = n.start(n.deps())
-	if limits := s.await("Ready", inState(Ready))[0].Limits; limits != want.limits() {
-		t.Errorf("limits %+v, want %+v", limits, want.limits())
+	if limits := s.await("Ready", inState(Ready))[0].Limits; limits != want.Limits {
+		t.Errorf("limits %+v, want %+v", limits, want.Limits)
 	}
 	s.set()
 	n.clean(want.GPU, modeDefault)

@@ -278,7 +278,7 @@ func (s *Supervisor) set(set []Wanted) (int64, error) {
 		switch {
 		case !is:
 			s.updateStatus(k.gpu, func(st *Status) { st.State, st.Reason = Stopping, "it is no longer wanted" })
-		case !had || was.limits() != want.limits():
+		case !had || was.Limits != want.Limits:
 			s.updateStatus(k.gpu, func(st *Status) { st.State, st.Reason = Starting, "its wanted state has changed" })
 		}
 		k.wake.Set()

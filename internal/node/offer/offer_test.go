@@ -1,6 +1,7 @@
 package offer
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +16,23 @@ func newGPU(index int, id gpu.UUID, numa int) gpu.GPU {
 func unit(key gpu.DeviceKey, use Use) Unit { return Unit{Key: key, Use: use} }
 
 func whole(id gpu.UUID) gpu.DeviceKey { return gpu.DeviceKey{GPU: id} }
+
+// TestUseAsJSON checks the form of the file of units, which agents of other versions read.
+func TestUseAsJSON(t *testing.T) {
+	for want, use := range map[string]Use{
+		`{"resource":"nvidia.com/gpu"}`: {Resource: "nvidia.com/gpu"},
+		`{"resource":"nvidia.com/gpu","mode":"mps","replicas":4,"pinnedMemoryMiB":-1,"activeThreadPercentage":25,"singleUser":true}`: {
+			Resource:  "nvidia.com/gpu",
+			Mode:      MPS,
+			Replicas:  4,
+			MPSLimits: gpu.MPSLimits{PinnedMemoryMiB: -1, ActiveThreadPercentage: 25, SingleUser: true},
+		},
+	} {
+		if got, err := json.Marshal(use); err != nil || string(got) != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+}
 
 func TestBuild(t *testing.T) {
 	lost := newGPU(1, "GPU-b", 0)

@@ -358,12 +358,12 @@ func share(resource string, s *Sharing) (Use, refusal) {
 		use.TimeSlice = sliceName(s.TimeSlice)
 		return use, refusal{}
 	case MPS:
-		if s.PinnedMemoryMiB < -1 || s.ActiveThreadPercentage < 0 || s.ActiveThreadPercentage > 100 {
+		if s.MPS.PinnedMemoryMiB < -1 || s.MPS.ActiveThreadPercentage < 0 || s.MPS.ActiveThreadPercentage > 100 {
 			return use, refusal{SharingInvalid,
 				fmt.Sprintf("limits of %d MiB and %d %% of the threads are invalid; set pinnedMemoryMiB to -1 or more, and activeThreadPercentage to 1 to 100",
-					s.PinnedMemoryMiB, s.ActiveThreadPercentage)}
+					s.MPS.PinnedMemoryMiB, s.MPS.ActiveThreadPercentage)}
 		}
-		use.PinnedMemoryMiB, use.ActiveThreadPercentage, use.SingleUser = s.PinnedMemoryMiB, s.ActiveThreadPercentage, s.SingleUser
+		use.MPSLimits = s.MPS
 		return use, refusal{}
 	}
 	return use, refusal{SharingInvalid, fmt.Sprintf("there is no sharing mode %q; set mode to %s or %s", s.Mode, TimeSlicing, MPS)}

@@ -51,7 +51,7 @@ func decide(items, rules int, count func(rule int) int, matches func(rule, item 
 
 func (s *GPUSelect) matches(c *namedGPU) bool {
 	return (len(s.Index) == 0 || slices.Contains(s.Index, c.Index)) &&
-		(len(s.UUID) == 0 || slices.Contains(s.UUID, c.UUID)) &&
+		(len(s.UUID) == 0 || slices.Contains(s.UUID, string(c.UUID))) &&
 		matchesAny(s.Model, c.Product)
 }
 
@@ -61,13 +61,13 @@ func (s *GPUSelect) named() bool { return len(s.Index)+len(s.UUID) > 0 }
 func (s *MIGSelect) matches(c *namedGPU, part *gpu.MIGDevice) bool {
 	return (len(s.GPU) == 0 || slices.Contains(s.GPU, c.Index)) &&
 		(len(s.Index) == 0 || slices.Contains(s.Index, c.partIndex(part))) &&
-		(len(s.UUID) == 0 || slices.Contains(s.UUID, part.UUID) || slices.Contains(s.UUID, oldUUID(c, part))) &&
+		(len(s.UUID) == 0 || slices.Contains(s.UUID, string(part.UUID)) || slices.Contains(s.UUID, oldUUID(c, part))) &&
 		matchesAny(s.Profile, part.Profile)
 }
 
 // oldUUID returns the UUID that a MIG device has in drivers before 470.
-func oldUUID(c *namedGPU, part *gpu.MIGDevice) gpu.UUID {
-	return gpu.UUID(fmt.Sprintf("MIG-%s/%d/%d", c.UUID, part.GI, part.CI))
+func oldUUID(c *namedGPU, part *gpu.MIGDevice) string {
+	return fmt.Sprintf("MIG-%s/%d/%d", c.UUID, part.GI, part.CI)
 }
 
 func matchesAny(patterns []string, text string) bool {
@@ -114,7 +114,7 @@ func gpuRuleProblems(p *problems, gpus []namedGPU, rules []GPURule, decided []in
 	for i := range rules {
 		s, name := &rules[i].Select, gpuRule(i)
 		unknown := missing(numbers(s.Index), indices, "index")
-		unknown = append(unknown, missing(texts(s.UUID), ids, "UUID")...)
+		unknown = append(unknown, missing(s.UUID, ids, "UUID")...)
 		if len(unknown) > 0 {
 			p.addGeneral(RuleDeviceUnknown, fmt.Sprintf("rule %s selects %s, which this node does not have (its GPUs: %s); correct or remove it; berth-agent inspect gpus lists both",
 				name, list(unknown), list(describeGPUs(gpus))))
@@ -143,7 +143,7 @@ func migRuleProblems(p *problems, gpus []namedGPU, rules []MIGRule, offered []sl
 		gpuIndices = append(gpuIndices, c.index())
 		for _, part := range c.parts {
 			indices = append(indices, c.partIndex(part))
-			ids = append(ids, string(part.UUID), string(oldUUID(c, part)))
+			ids = append(ids, string(part.UUID), oldUUID(c, part))
 			profiles = append(profiles, part.Profile)
 		}
 	}
@@ -158,7 +158,7 @@ func migRuleProblems(p *problems, gpus []namedGPU, rules []MIGRule, offered []sl
 		}
 		unknown := missing(numbers(s.GPU), gpuIndices, "GPU index")
 		unknown = append(unknown, missing(s.Index, indices, "index")...)
-		unknown = append(unknown, missing(texts(s.UUID), ids, "UUID")...)
+		unknown = append(unknown, missing(s.UUID, ids, "UUID")...)
 		if len(unknown) > 0 {
 			p.addGeneral(RuleDeviceUnknown, fmt.Sprintf("rule %s selects %s, which this node does not have (its MIG devices: %s); correct or remove it, or create the MIG device",
 				name, list(unknown), orNone(list(indices))))
@@ -229,14 +229,6 @@ func numbers(indices []int) []string {
 	var names []string
 	for _, index := range indices {
 		names = append(names, strconv.Itoa(index))
-	}
-	return names
-}
-
-func texts(ids []gpu.UUID) []string {
-	var names []string
-	for _, id := range ids {
-		names = append(names, string(id))
 	}
 	return names
 }

@@ -69,10 +69,11 @@ type GPURule struct {
 	DynamicMIG bool
 }
 
-// GPUSelect selects GPUs: each list that is not empty must have an entry that matches.
+// GPUSelect selects GPUs: each list that is not empty must have an entry that matches. Its fields are those of the configuration's
+// selector, which is converted to it.
 type GPUSelect struct {
 	Index []int
-	UUID  []gpu.UUID
+	UUID  []string
 	// Model are product names, in which * stands for anything.
 	Model []string
 	// Count limits the rule to the first GPUs, by index, that the other fields select and no earlier rule has; 0 means
@@ -89,13 +90,13 @@ type MIGRule struct {
 	Sharing Sharing
 }
 
-// MIGSelect selects MIG devices: each list that is not empty must have an entry that matches.
+// MIGSelect selects MIG devices: each list that is not empty must have an entry that matches. It is converted as GPUSelect is.
 type MIGSelect struct {
 	// GPU are the indices of GPUs, Index the N:M of devices.
 	GPU   []int
 	Index []string
 	// UUID are MIG-…, or in the form of old drivers MIG-GPU-<uuid>/<gi>/<ci>.
-	UUID []gpu.UUID
+	UUID []string
 	// Profile are names such as 1g.10gb, in which * stands for anything.
 	Profile []string
 	// NamedAsGPU selects only while the hardware meets MIGSingle.
@@ -117,11 +118,8 @@ type Sharing struct {
 	RefuseMany bool
 	// TimeSlice is short, medium or long; empty and "default" are the driver's default.
 	TimeSlice string
-	// PinnedMemoryMiB bounds each client of MPS; 0 is the GPU's memory divided by the replicas, -1 means no limit.
-	PinnedMemoryMiB int64
-	// ActiveThreadPercentage bounds each client of MPS; 0 is 100 divided by the replicas.
-	ActiveThreadPercentage int
-	SingleUser             bool
+	// MPS are the limits of mode MPS; 0 is the GPU's memory, or 100 %, divided by the replicas.
+	MPS gpu.MPSLimits
 }
 
 // The codes of the problems that Resolve finds.

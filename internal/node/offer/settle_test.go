@@ -47,7 +47,7 @@ func drawSharing(t *rapid.T) Sharing {
 	return Sharing{
 		Mode:     rapid.SampledFrom([]Mode{Whole, TimeSlicing, MPS}).Draw(t, "mode"),
 		Replicas: rapid.IntRange(0, 3).Draw(t, "replicas"), Rename: rapid.Bool().Draw(t, "rename"),
-		SingleUser: rapid.Bool().Draw(t, "single user"), RefuseMany: rapid.Bool().Draw(t, "refuse many"),
+		MPS: gpu.MPSLimits{SingleUser: rapid.Bool().Draw(t, "single user")}, RefuseMany: rapid.Bool().Draw(t, "refuse many"),
 	}
 }
 

@@ -47,11 +47,8 @@ type Use struct {
 	RefuseMany bool `json:"refuseMany,omitempty"`
 	// TimeSlice is short, medium or long; empty is the driver's default.
 	TimeSlice string `json:"timeSlice,omitempty"`
-	// PinnedMemoryMiB (-1 for no limit) and ActiveThreadPercentage limit each client of MPS; SingleUser refuses clients
-	// of a second UID.
-	PinnedMemoryMiB        int64 `json:"pinnedMemoryMiB,omitempty"`
-	ActiveThreadPercentage int   `json:"activeThreadPercentage,omitempty"`
-	SingleUser             bool  `json:"singleUser,omitempty"`
+	// The limits of mode MPS.
+	gpu.MPSLimits
 }
 
 // Unit is a GPU or a MIG device with its use.

@@ -29,21 +29,12 @@ type Opener struct {
 	Stop string
 }
 
-// Process is a process that has a GPU open.
-type Process struct {
-	PID int
-	// Program is the name of the process; empty when it is not known.
-	Program string
-	// Parent is the process that started it; 0 when it is not known.
-	Parent int
-}
-
 // Deps are the dependencies of a Finder.
 type Deps struct {
 	// Current is the inventory's snapshot.
 	Current func() *gpu.Snapshot
 	// Processes lists the processes that have a GPU open, except this one. It returns when ctx has ended.
-	Processes func(ctx context.Context, device *gpu.GPU) ([]Process, error)
+	Processes func(ctx context.Context, device *gpu.GPU) ([]gpu.Process, error)
 	// Daemon is the PID of the GPU's MPS control daemon; 0 when it has none.
 	Daemon func(id gpu.UUID) int
 	// PodName is NAMESPACE/NAME of the pod with a UID; empty when it is not known.
@@ -81,7 +72,7 @@ func (f *Finder) Find(ctx context.Context, id gpu.UUID) ([]Opener, error) {
 }
 
 // isDaemon reports whether a process is the MPS control daemon of the GPU, or a server that the daemon started.
-func isDaemon(daemon int, all []Process, p Process) bool {
+func isDaemon(daemon int, all []gpu.Process, p gpu.Process) bool {
 	if daemon == 0 {
 		return false
 	}
@@ -89,7 +80,7 @@ func isDaemon(daemon int, all []Process, p Process) bool {
 		if p.PID == daemon || p.Parent == daemon {
 			return true
 		}
-		i := slices.IndexFunc(all, func(other Process) bool { return other.PID == p.Parent })
+		i := slices.IndexFunc(all, func(other gpu.Process) bool { return other.PID == p.Parent })
 		if i < 0 {
 			return false
 		}
@@ -112,7 +103,7 @@ func (f *Finder) podOf(pid int) string {
 }
 
 // howToStop describes how to stop a program that has a GPU open.
-func howToStop(p Process, pod string) string {
+func howToStop(p gpu.Process, pod string) string {
 	switch p.Program {
 	case "dcgm-exporter", "nv-hostengine":
 		if pod != "" {

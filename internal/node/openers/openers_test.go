@@ -40,7 +40,7 @@ func TestFind(t *testing.T) {
 	refused := errors.New("the driver does not answer")
 	tests := map[string]struct {
 		id        gpu.UUID
-		processes []Process
+		processes []gpu.Process
 		err       error
 		want      []Opener
 		wantErr   string
@@ -48,11 +48,11 @@ func TestFind(t *testing.T) {
 		"nobody":      {id: "GPU-a"},
 		"no such GPU": {id: "GPU-b", wantErr: "the last scan did not find the GPU"},
 		"no answer":   {id: "GPU-a", err: refused, wantErr: refused.Error()},
-		"Berth's daemon and its server": {id: "GPU-a", processes: []Process{
+		"Berth's daemon and its server": {id: "GPU-a", processes: []gpu.Process{
 			{PID: 10, Parent: 1, Program: "nvidia-cuda-mps"}, {PID: 11, Parent: 10,
 				Program: "nvidia-cuda-mps"}, {PID: 12, Program: "python"},
 		}, want: []Opener{{PID: 12, Program: "python", Stop: "end process 12"}}},
-		"of the host": {id: "GPU-a", processes: []Process{
+		"of the host": {id: "GPU-a", processes: []gpu.Process{
 			{PID: 2, Program: "nv-hostengine"}, {PID: 3, Program: "nvidia-persiste"}, {PID: 4, Program: "Xorg"}, {PID: 5},
 		}, want: []Opener{
 			{PID: 2, Program: "nv-hostengine", Stop: "stop DCGM (systemctl stop nvidia-dcgm)"},
@@ -60,7 +60,7 @@ func TestFind(t *testing.T) {
 			{PID: 4, Program: "Xorg", Stop: "stop the display (systemctl isolate multi-user.target)"},
 			{PID: 5, Stop: "end process 5"},
 		}},
-		"of pods": {id: "GPU-a", processes: []Process{{PID: 20, Program: "python"}, {PID: 21, Program: "dcgm-exporter"},
+		"of pods": {id: "GPU-a", processes: []gpu.Process{{PID: 20, Program: "python"}, {PID: 21, Program: "dcgm-exporter"},
 			{PID: 22, Program: "python"}}, want: []Opener{
 			{PID: 20, Program: "python", Pod: "ml/train", Stop: "delete pod ml/train"},
 			{PID: 21, Program: "dcgm-exporter", Pod: "ml/train",
@@ -72,7 +72,7 @@ func TestFind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			finder := New(Deps{
 				Current:   func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a"}}} },
-				Processes: func(context.Context, *gpu.GPU) ([]Process, error) { return tc.processes, tc.err },
+				Processes: func(context.Context, *gpu.GPU) ([]gpu.Process, error) { return tc.processes, tc.err },
 				Daemon:    func(gpu.UUID) int { return 10 },
 				PodName:   func(uid string) string { return map[string]string{namedPod: "ml/train"}[uid] },
 				ProcRoot:  procRoot(t, map[int]string{20: namedPod, 21: namedPod, 22: unknownPod}),
@@ -91,7 +91,7 @@ func TestFind(t *testing.T) {
 // TestIsDaemon checks that the control daemon of the GPU and its child processes are Berth's own, and no other process
 // is.
 func TestIsDaemon(t *testing.T) {
-	all := []Process{{PID: 10, Parent: 1}, {PID: 11, Parent: 10}, {PID: 12, Parent: 11}, {PID: 20, Parent: 1}, {PID: 21, Parent: 21}}
+	all := []gpu.Process{{PID: 10, Parent: 1}, {PID: 11, Parent: 10}, {PID: 12, Parent: 11}, {PID: 20, Parent: 1}, {PID: 21, Parent: 21}}
 	for _, p := range all {
 		if got, want := isDaemon(10, all, p), p.PID < 20; got != want {
 			t.Errorf("process %d: %v, want %v", p.PID, got, want)

@@ -28,8 +28,8 @@ func (c *cgroupFS) all() []string { return append(slices.Clone(c.roots), c.besid
 
 // detectCgroups reads the mount table. Like the kubelet, it treats a machine with v1 controllers as a v1 machine, even
 // if the v2 tree is mounted too.
-func detectCgroups(mountinfo string) (*cgroupFS, error) {
-	mounts, err := readMounts(mountinfo)
+func detectCgroups(table string) (*cgroupFS, error) {
+	mounts, err := readMounts(table)
 	if err != nil {
 		return nil, err
 	}
@@ -37,10 +37,10 @@ func detectCgroups(mountinfo string) (*cgroupFS, error) {
 	v2 := ""
 	for _, m := range mounts {
 		switch {
-		case m.fsType == "cgroup" && !slices.Contains(v1, m.point):
-			v1 = append(v1, m.point)
-		case m.fsType == "cgroup2" && v2 == "":
-			v2 = m.point
+		case m.FSType == "cgroup" && !slices.Contains(v1, m.Mountpoint):
+			v1 = append(v1, m.Mountpoint)
+		case m.FSType == "cgroup2" && v2 == "":
+			v2 = m.Mountpoint
 		}
 	}
 	switch {

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -11,69 +10,32 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// mount is a line of a mountinfo file.
-type mount struct {
-	root   string
-	point  string
-	fsType string
-}
-
-func readMounts(mountinfo string) ([]mount, error) {
-	f, err := os.Open(mountinfo)
+// readMounts reads the mount table of a process.
+func readMounts(path string) ([]*mountinfo.Info, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read mount table: %w", err)
 	}
 	defer f.Close()
-	var mounts []mount
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if m, ok := parseMount(lines.Text()); ok {
-			mounts = append(mounts, m)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read mount table %s: %w", mountinfo, err)
+	mounts, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read mount table %s: %w", path, err)
 	}
 	return mounts, nil
-}
-
-// parseMount parses "36 35 98:0 /root /point rw,noatime master:1 - ext4 dev opts".
-func parseMount(line string) (mount, bool) {
-	before, after, ok := strings.Cut(line, " - ")
-	fields, tail := strings.Fields(before), strings.Fields(after)
-	if !ok || len(fields) < 5 || len(tail) < 1 {
-		return mount{}, false
-	}
-	return mount{root: unescapeMount(fields[3]), point: unescapeMount(fields[4]), fsType: tail[0]}, true
-}
-
-// unescapeMount decodes the octal escapes of blanks and backslashes.
-func unescapeMount(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 func isBelow(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // mountsBelow lists the mount points at or below dir, deepest first.
-func mountsBelow(mounts []mount, dir string) []string {
+func mountsBelow(mounts []*mountinfo.Info, dir string) []string {
 	var points []string
 	for _, m := range mounts {
-		if isBelow(m.point, dir) {
-			points = append(points, m.point)
+		if isBelow(m.Mountpoint, dir) {
+			points = append(points, m.Mountpoint)
 		}
 	}
 	slices.SortFunc(points, func(a, b string) int { return strings.Compare(b, a) })
@@ -175,8 +137,8 @@ func nodeMembers(proc, dir, node string) []int {
 		for _, m := range mounts {
 			// The root field is relative to the file system: if the sandbox is on a file system mounted elsewhere, it
 			// is a suffix of the path.
-			if m.point == runMount && strings.HasSuffix(m.root, "/run") && strings.Contains(m.root, "/nodes/") {
-				head, name, _ := strings.Cut(strings.TrimSuffix(m.root, "/run"), "/nodes/")
+			if m.Mountpoint == runMount && strings.HasSuffix(m.Root, "/run") && strings.Contains(m.Root, "/nodes/") {
+				head, name, _ := strings.Cut(strings.TrimSuffix(m.Root, "/run"), "/nodes/")
 				if head != "" && (node == "" || name == node) && (head == dir || strings.HasSuffix(dir, head) && sameMount(dir, head)) {
 					pids = append(pids, pid)
 				}
@@ -193,14 +155,14 @@ func sameMount(dir, head string) bool {
 	if err != nil {
 		return false
 	}
-	best := mount{}
+	best := &mountinfo.Info{}
 	for _, m := range mounts {
-		if (m.point == "/" || isBelow(dir, m.point)) && len(m.point) >= len(best.point) {
+		if (m.Mountpoint == "/" || isBelow(dir, m.Mountpoint)) && len(m.Mountpoint) >= len(best.Mountpoint) {
 			best = m
 		}
 	}
-	rel := strings.TrimPrefix(dir, strings.TrimSuffix(best.point, "/"))
-	return filepath.Join(best.root, rel) == head
+	rel := strings.TrimPrefix(dir, strings.TrimSuffix(best.Mountpoint, "/"))
+	return filepath.Join(best.Root, rel) == head
 }
 
 // unmountAll detaches the mount points, which are sorted deepest first.

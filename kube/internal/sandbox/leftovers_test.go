@@ -16,7 +16,6 @@ const table = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 40 22 254:0 /data/my\040box/nodes/node-0/kubelet /data/my\040box/nodes/node-0/kubelet rw - ext4 /dev/vda rw
 41 40 0:44 / /data/my\040box/nodes/node-0/kubelet/pods/x rw - tmpfs tmpfs rw
 42 22 254:0 / /data/my\040boxes rw - ext4 /dev/vda rw
-this is no mount
 `
 
 func write(t *testing.T, path, content string) string {
@@ -38,6 +37,12 @@ func TestMountsBelow(t *testing.T) {
 	want := []string{"/data/my box/nodes/node-0/kubelet/pods/x", "/data/my box/nodes/node-0/kubelet"}
 	if diff := cmp.Diff(want, mountsBelow(mounts, "/data/my box")); diff != "" {
 		t.Errorf("deepest first, and not the sibling whose name starts alike (-want +got):\n%s", diff)
+	}
+}
+
+func TestMalformedMountTable(t *testing.T) {
+	if mounts, err := readMounts(write(t, filepath.Join(t.TempDir(), "mountinfo"), table+"this is no mount\n")); err == nil {
+		t.Errorf("no error, and mounts %v", mounts)
 	}
 }
 

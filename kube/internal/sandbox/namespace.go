@@ -166,8 +166,8 @@ func mountPointsInUse(proc string, dirs []string) []string {
 			continue // the process has ended
 		}
 		for _, m := range mounts {
-			if slices.Contains(dirs, m.point) && !slices.Contains(used, m.point) {
-				used = append(used, m.point)
+			if slices.Contains(dirs, m.Mountpoint) && !slices.Contains(used, m.Mountpoint) {
+				used = append(used, m.Mountpoint)
 			}
 		}
 	}

@@ -141,9 +141,9 @@ func (r *rig) checkTrace(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 		for _, c := range p.Containers {
 			for _, d := range c.Devices {
 				if slices.ContainsFunc(d.Sources, func(s v1alpha1.TraceSource) bool {
-					return s.Kind == string(trace.Process) || s.Kind == string(trace.OCISpec)
+					return s.Kind == trace.Process || s.Kind == trace.OCISpec
 				}) {
-					got = append(got, d.UUID)
+					got = append(got, string(d.UUID))
 				}
 			}
 		}

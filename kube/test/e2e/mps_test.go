@@ -133,7 +133,8 @@ func testMPS(t *testing.T, s *sharingRig) {
 		t.Errorf("the compute mode is %q, want %s", got, exclusiveProcess)
 	}
 	m.waitDevice(t, m.uuid, "how it is shared", advertisedAs(v1alpha1.DeviceOffer{
-		Resource: sharedResource, Sharing: "mps", Replicas: mpsReplicas, PinnedMemoryMiB: mpsMiB, ActiveThreadPercentage: mpsThreads, RefusesMany: true,
+		Resource: sharedResource, Sharing: "mps", Replicas: mpsReplicas, RefusesMany: true,
+		ClaimMPSLimits: v1alpha1.ClaimMPSLimits{PinnedMemoryMiB: mpsMiB, ActiveThreadPercentage: mpsThreads},
 	}))
 	m.checkRefused(t, podWith("greedy", sharedResource, 2), "maximum request size for shared resources is 1")
 

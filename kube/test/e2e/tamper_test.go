@@ -94,7 +94,7 @@ func (l *lie) checkHeadline(t testing.TB, args []string, code, source, value str
 		t.Errorf("exit code %d, want 1:\n%s%s", got.code, got.out, got.err)
 	}
 	found := decodeTrace(t, got)
-	if len(found.Disagreements) == 0 || found.Disagreements[0].Code != code {
+	if len(found.Disagreements) == 0 || string(found.Disagreements[0].Code) != code {
 		t.Fatalf("disagreements: %+v, want %s first", found.Disagreements, code)
 	}
 	said := false

@@ -169,7 +169,7 @@ func (w *tracer) checkAgrees(t testing.TB, got result, sources []string) *v1alph
 	}
 	var uuids []string
 	for _, d := range found.Pods[0].Containers[0].Devices {
-		uuids = append(uuids, d.UUID)
+		uuids = append(uuids, string(d.UUID))
 		if kinds := kindsOf(d.Sources); !slices.Equal(kinds, slices.Sorted(slices.Values(sources))) {
 			t.Errorf("the sources of the container holding %s are %q, want %q", d.UUID, kinds, sources)
 		}
@@ -183,7 +183,7 @@ func (w *tracer) checkAgrees(t testing.TB, got result, sources []string) *v1alph
 func kindsOf(sources []v1alpha1.TraceSource) []string {
 	var kinds []string
 	for _, s := range sources {
-		kinds = append(kinds, s.Kind)
+		kinds = append(kinds, string(s.Kind))
 	}
 	slices.Sort(kinds)
 	return slices.Compact(kinds)
@@ -242,7 +242,7 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 		t.Errorf("node: %+v, want %s", node, w.node.Name())
 	}
 	for _, d := range container.Devices {
-		gpuInfo := gpuOf(t, machine, d.UUID)
+		gpuInfo := gpuOf(t, machine, string(d.UUID))
 		for name, want := range map[string]string{
 			"index": strconv.Itoa(gpuInfo.Index), "product": gpuInfo.Product, "pciBusID": gpuInfo.PCIBusID,
 			"numaNode": strconv.Itoa(gpuInfo.NUMANode),
@@ -253,7 +253,7 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 				t.Errorf("%s of %s: %+v, want %s by GPUNode and NVML", name, d.UUID, d.Facts, want)
 			}
 		}
-		if len(d.CDINames) != 1 || d.CDINames[0].Value != "k8s.berth.dev/gpu="+d.UUID ||
+		if len(d.CDINames) != 1 || d.CDINames[0].Value != "k8s.berth.dev/gpu="+string(d.UUID) ||
 			!slices.Equal(kindsOf(d.CDINames[0].Sources), []string{"AllocResp", "CDI spec"}) {
 			t.Errorf("CDI names of %s: %+v, want its UUID by AllocResp and CDI spec", d.UUID, d.CDINames)
 		}

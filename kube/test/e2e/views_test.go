@@ -52,7 +52,7 @@ func testViews(t *testing.T, r *rig) {
 			t.Errorf("berth gpus lists %d GPUs (%v), want %d", len(list.Items), err, nodeGPUs)
 		}
 		for _, missed := range list.NotRead {
-			if missed.Kind == string(trace.Ledger) {
+			if missed.Kind == trace.Ledger {
 				t.Errorf("berth gpus did not read %s: %s", missed.Kind, missed.Why)
 			}
 		}

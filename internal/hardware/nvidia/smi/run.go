@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/core/safetext"
 	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
@@ -156,8 +157,8 @@ func (t *tail) String() string {
 // quote returns the last lines, for an error; empty when nothing was written.
 func (t *tail) quote() string {
 	var lines []string
-	for line := range strings.Lines(strings.ToValidUTF8(t.String(), "?")) {
-		if line = strings.Join(strings.Fields(line), " "); line != "" {
+	for line := range strings.Lines(t.String()) {
+		if line = safetext.Line(line); line != "" {
 			lines = append(lines, line)
 		}
 	}
@@ -166,7 +167,7 @@ func (t *tail) quote() string {
 	}
 	text := strings.Join(lines[max(0, len(lines)-maxLines):], " / ")
 	if over := len(text) - maxText; over > 0 {
-		text = "…" + strings.ToValidUTF8(text[over:], "")
+		text = "…" + safetext.Last(text, maxText)
 	}
 	return ": " + text
 }

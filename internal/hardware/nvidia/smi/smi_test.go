@@ -318,12 +318,13 @@ func TestTail(t *testing.T) {
 		writes []string
 		want   string
 	}{
-		"nothing":   {nil, ""},
-		"blanks":    {[]string{" \n\t\n"}, ""},
-		"few lines": {[]string{"a\n\n  b ", "c\n"}, ": a / b c"},
-		"many":      {[]string{strings.Repeat("x\n", 100), "end"}, ": x / x / x / x / x / x / x / end"},
-		"one write": {[]string{strings.Repeat("y", maxOutput) + "\nend"}, ": …" + strings.Repeat("y", maxText-len(" / end")) + " / end"},
-		"not UTF-8": {[]string{"\xff\xfe\n"}, ": ?"},
+		"nothing":            {nil, ""},
+		"blanks":             {[]string{" \n\t\n"}, ""},
+		"few lines":          {[]string{"a\n\n  b ", "c\n"}, ": a / b c"},
+		"many":               {[]string{strings.Repeat("x\n", 100), "end"}, ": x / x / x / x / x / x / x / end"},
+		"one write":          {[]string{strings.Repeat("y", maxOutput) + "\nend"}, ": …" + strings.Repeat("y", maxText-len(" / end")) + " / end"},
+		"not UTF-8":          {[]string{"\xff\xfe\n", "a\xffb\n"}, ": ab"},
+		"control characters": {[]string{"a\x1b[2J\u202eb\n"}, ": a [2Jb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tail := &tail{}

@@ -10,10 +10,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/pflag"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -117,16 +117,13 @@ func removeMPS(config *v1alpha1.AgentConfig, out io.Writer) error {
 	if err != nil || inside == "." || !filepath.IsLocal(inside) {
 		return nil
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(config.MPSRoot))
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(mounts)) {
-		// The fifth field is the mount point, with octal escapes of blanks.
-		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4]+"/", strings.ReplaceAll(config.MPSRoot, " ", `\040`)+"/") {
-			fmt.Fprintf(out, "left %s until the next boot, since %s is mounted\n", config.MPSRoot, fields[4])
-			return nil
-		}
+	if len(mounts) > 0 {
+		fmt.Fprintf(out, "left %s until the next boot, since %s is mounted\n", config.MPSRoot, mounts[0].Mountpoint)
+		return nil
 	}
 	return os.RemoveAll(config.MPSRoot)
 }

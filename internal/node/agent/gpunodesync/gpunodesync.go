@@ -160,7 +160,7 @@ func offered(units []offer.Unit) map[gpu.UUID]v1alpha1.DeviceOffer {
 			RefusesMany: use.RefuseMany, Draining: unit.Draining,
 		}
 		if use.Mode == offer.MPS {
-			made.PinnedMemoryMiB, made.ActiveThreadPercentage = use.PinnedMemoryMiB, use.ActiveThreadPercentage
+			made.ClaimMPSLimits = v1alpha1.ClaimMPSLimits(use.MPSLimits)
 		}
 		out[unit.Key.Device()] = made
 	}

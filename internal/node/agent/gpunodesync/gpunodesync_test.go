@@ -69,6 +69,9 @@ func summary(node *v1alpha1.GPUNode) string {
 		fmt.Fprintf(&out, "%s", d.UUID)
 		if d.Offered != nil {
 			fmt.Fprintf(&out, " as %s %s x%d %d MiB", d.Offered.Resource, d.Offered.Sharing, d.Offered.Replicas, d.Offered.PinnedMemoryMiB)
+			if d.Offered.SingleUser {
+				out.WriteString(" one user")
+			}
 		}
 		if d.Excluded {
 			out.WriteString(" excluded")
@@ -133,15 +136,15 @@ func TestPublish(t *testing.T) {
 				d.set([]offer.Unit{
 					{Key: gpu.DeviceKey{GPU: "GPU-a"}, Use: offer.Use{Resource: "nvidia.com/gpu"}},
 					{Key: gpu.DeviceKey{GPU: "GPU-b"}, Use: offer.Use{Resource: "nvidia.com/shared", Mode: offer.MPS,
-						Replicas: 2, PinnedMemoryMiB: 512}},
+						Replicas: 2, MPSLimits: gpu.MPSLimits{PinnedMemoryMiB: 512, SingleUser: true}}},
 				})
-			}, "GPU-a as nvidia.com/gpu  x0 0 MiB\nGPU-b as nvidia.com/shared mps x2 512 MiB\nconfig  layout "},
+			}, "GPU-a as nvidia.com/gpu  x0 0 MiB\nGPU-b as nvidia.com/shared mps x2 512 MiB one user\nconfig  layout "},
 			{func() {
 				l.set([]ledger.Holding{
 					{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-a"}, Holder: pod}},
 					{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-b", Share: 1}, Holder: gpu.Holder{Kind: gpu.HolderPod}}},
 				})
-			}, "GPU-a as nvidia.com/gpu  x0 0 MiB held by train-0\nGPU-b as nvidia.com/shared mps x2 512 MiB\nconfig  layout "},
+			}, "GPU-a as nvidia.com/gpu  x0 0 MiB held by train-0\nGPU-b as nvidia.com/shared mps x2 512 MiB one user\nconfig  layout "},
 			{func() {
 				d.value = nil
 				l.value = nil

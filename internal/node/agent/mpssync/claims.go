@@ -25,7 +25,7 @@ func (s *Syncer) claimed() []offer.Unit {
 		switch {
 		case h.MPS.Wanted():
 			unit.Use.Mode, unit.Use.Replicas = offer.MPS, 1
-			unit.Use.PinnedMemoryMiB, unit.Use.ActiveThreadPercentage, unit.Use.SingleUser = h.MPS.PinnedMemoryMiB, h.MPS.ActiveThreadPercentage, h.MPS.SingleUser
+			unit.Use.MPSLimits = h.MPS
 		case h.TimeSlice == "":
 			unit.Use.Mode, unit.Use.Replicas = offer.Unknown, 1
 		}

@@ -135,7 +135,7 @@ func TestAwaitAfterUnreportedSet(t *testing.T) {
 func TestAwaitAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, byDRA(gpuA), byDRA(gpuB))
-		n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}
+		n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, Limits: mps.Limits{PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}}
 		n.supervisor.generation, n.supervisor.keeps[gpuA] = 4, true
 		n.start()
 		n.await(gpuA, gpu.MPSLimits{}, 10*time.Second, "has not ended yet")
@@ -220,7 +220,7 @@ func TestAwaitWithoutSupervisor(t *testing.T) {
 func TestUnknownClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, byDRA(gpuA), byDRA(gpuB))
-		n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}
+		n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, Limits: mps.Limits{PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}}
 		n.supervisor.generation = 4
 		n.holdings = []gpu.Holding{ofClaim(gpuA, "", gpu.MPSLimits{}), ofClaim(gpuB, "", gpu.MPSLimits{})}
 		n.start()
@@ -255,7 +255,7 @@ func TestUnknownClaim(t *testing.T) {
 		// A supervisor that adopted the daemon appears.
 		n.supervisor.change(func() {
 			n.supervisor.gone, n.supervisor.generation = nil, 4
-			n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}
+			n.supervisor.wanted = []mps.Wanted{{GPU: gpuA, Replicas: 1, Limits: mps.Limits{PinnedMemoryMiB: 8192, ActiveThreadPercentage: 25, MultiUser: true}}}
 		})
 		if !n.supervisor.wants(gpuA) {
 			t.Error("the daemon was ended under its clients")
@@ -271,7 +271,7 @@ func TestSuperseded(t *testing.T) {
 		n.hold(ofClaim(gpuA, "default", quarter))
 		n.wantCounts("start and a claim", 2, 3)
 		n.superseded.Store(true)
-		next := []mps.Wanted{{GPU: gpuB, Replicas: 1, PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 100}}
+		next := []mps.Wanted{{GPU: gpuB, Replicas: 1, Limits: mps.Limits{PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 100}}}
 		n.supervisor.change(func() { n.supervisor.wanted, n.supervisor.generation = next, 9 })
 		n.hold(ofClaim(gpuA, "default", gpu.MPSLimits{}))
 		n.settle(byDRA(gpuB))

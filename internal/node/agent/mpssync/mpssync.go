@@ -328,8 +328,7 @@ func (s *Syncer) wanted() []mps.Wanted {
 			continue
 		}
 		wanted = append(wanted, mps.Wanted{
-			GPU: unit.Key.GPU, Index: found.Index, Replicas: unit.Use.Replicas, PinnedMemoryMiB: unit.Use.PinnedMemoryMiB,
-			ActiveThreadPercentage: unit.Use.ActiveThreadPercentage, MultiUser: !unit.Use.SingleUser,
+			GPU: unit.Key.GPU, Index: found.Index, Replicas: unit.Use.Replicas, Limits: mps.LimitsOf(unit.Use.MPSLimits),
 		})
 	}
 	return wanted
@@ -345,8 +344,7 @@ func (s *Syncer) Units() []offer.Unit {
 		if unit.Use.Mode != offer.Unknown || !ok || status.State != mps.Ready {
 			continue
 		}
-		limits := status.Limits
-		unit.Use.PinnedMemoryMiB, unit.Use.ActiveThreadPercentage, unit.Use.SingleUser = limits.PinnedMemoryMiB, limits.ActiveThreadPercentage, !limits.MultiUser
+		unit.Use.MPSLimits = status.Limits.MPSLimits()
 		units = append(units, unit)
 	}
 	return units

@@ -101,9 +101,7 @@ func (s *supervisor) Watch(ctx context.Context, see func(mps.Report)) {
 func (s *supervisor) statuses() []mps.Status {
 	var statuses []mps.Status
 	for _, want := range s.wanted {
-		status := mps.Status{GPU: want.GPU, State: mps.Ready, PID: 7,
-			Limits: mps.Limits{ActiveThreadPercentage: want.ActiveThreadPercentage,
-				PinnedMemoryMiB: want.PinnedMemoryMiB, MultiUser: want.MultiUser}}
+		status := mps.Status{GPU: want.GPU, State: mps.Ready, PID: 7, Limits: want.Limits}
 		if s.failed[want.GPU] {
 			status.State, status.Reason = mps.Failed, "no memory"
 		}
@@ -188,7 +186,7 @@ func newNode(t *testing.T, units ...offer.Unit) *node {
 // replicas returns a GPU with MPS replicas.
 func replicas(id gpu.UUID) offer.Unit {
 	return offer.Unit{Key: gpu.DeviceKey{GPU: id}, Use: offer.Use{Resource: "nvidia.com/gpu.shared", Mode: offer.MPS,
-		Replicas: 4, PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 25}}
+		Replicas: 4, MPSLimits: gpu.MPSLimits{PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 25}}}
 }
 
 // start runs the Syncer as the agent does, until the test ends.
@@ -553,7 +551,7 @@ func TestUnknownMode(t *testing.T) {
 		held.Use.Mode, held.Use.ActiveThreadPercentage, held.Use.SingleUser = offer.Unknown, 0, false
 		n := newNode(t, held)
 		s := n.supervisor
-		runs := mps.Wanted{GPU: gpuA, Replicas: 4, PinnedMemoryMiB: 500, ActiveThreadPercentage: 30}
+		runs := mps.Wanted{GPU: gpuA, Replicas: 4, Limits: mps.Limits{PinnedMemoryMiB: 500, ActiveThreadPercentage: 30}}
 		s.wanted, s.generation, s.gone = []mps.Wanted{runs}, 1, mps.ErrUnavailable
 		n.start()
 		n.wantCounts("a start without a response", 0, 1)

@@ -19,11 +19,14 @@ fault that leaves the GPUs usable; *info* needs no action.
 const xidHead = `
 ## XIDs
 
-The class says what the GPU's health becomes: *ignore* nothing; *degrade* advertised, with a warning; *restart-app*
-the same where the driver says that nothing needs repair, and otherwise not advertised; *drain* not allocated to new pods;
-*inspect* not advertised; *reset* and *reboot* not advertised until that was done. [health.md](health.md) says what proves that. The
-configuration can override it.
+The class of an XID says what becomes of the GPU; the configuration can override it (` + "`healthClasses`" + `). [health.md](health.md) says what
+proves that a fault is repaired.
 
+| class | severity | effect | fix |
+|---|---|---|---|
+`
+
+const xidTableHead = `
 | XID | name | class | meaning |
 |---|---|---|---|
 `
@@ -42,6 +45,10 @@ func document() []byte {
 		}
 	}
 	out.WriteString(xidHead)
+	for _, class := range health.Classes() {
+		fmt.Fprintf(&out, "| *%s* | %s | %s | %s |\n", class, class.Severity(), class.Effect(), class.Fix())
+	}
+	out.WriteString(xidTableHead)
 	for _, x := range health.XIDs() {
 		class := string(x.Class)
 		if health.DefaultIgnoredXIDs()[x.Code] && x.Class != health.Ignore {

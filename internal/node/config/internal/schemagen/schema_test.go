@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/health"
 )
 
 const (
@@ -47,6 +48,18 @@ func TestShippedSchemaIsUpToDate(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("run make generate: the shipped schema is stale (-want +shipped):\n%s", diff)
+	}
+}
+
+// TestHealthClassesAreNamed checks that the description of healthClasses names each class.
+func TestHealthClassesAreNamed(t *testing.T) {
+	properties, _ := schemaOf(t)["properties"].(object)
+	field, _ := properties["healthClasses"].(object)
+	description, _ := field["description"].(string)
+	for _, class := range health.Classes() {
+		if !regexp.MustCompile(`\b` + regexp.QuoteMeta(string(class)) + `\b`).MatchString(description) {
+			t.Errorf("the class %s is not in %q", class, description)
+		}
 	}
 }
 
