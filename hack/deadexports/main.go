@@ -1,7 +1,7 @@
 // Command deadexports lists the exported functions, methods, types and variables of packages below internal/ that no other package of the
 // repository uses, and fails when there is one. Tests do not count as users, so that code which only tests call is found. Out of scope are
-// struct fields and constants, which belong to lists of values, packages that no program links (helpers of tests), and methods with the
-// name and the signature of a method of an interface.
+// struct fields and constants, which belong to lists of values, packages that no program links (helpers of tests), generated files, and
+// methods with the name and the signature of a method of an interface.
 //
 // It runs in the root of the repository, with the modules that import internal packages as arguments: deadexports . kube hack/images.
 package main
@@ -75,8 +75,9 @@ var exceptions = map[string]string{
 	"internal/node/nodeapi.Retry.Pause":             ownTests,
 	"internal/node/nodeapi.StateLost":               ownTests,
 	"internal/node/nodeapi.StateUnwritable":         ownTests,
-	"internal/node/stackfile.Complete":              otherTests,
-	"internal/node/validationfiles.Bring":           otherTests,
+	"internal/node/cdi.ReadSpec":                    otherTests,
+	"internal/node/cdi.Spec.Fingerprint":            ownTests,
+	"internal/node/gate.BringFiles":                 otherTests,
 	"kube/internal/devices.Devices":                 fromKubernetes,
 	"kube/internal/plugins.For":                     otherTests,
 	"kube/internal/preemption.Plugin":               fromKubernetes,
@@ -199,7 +200,8 @@ func (s *search) checkPackage(p *packages.Package) {
 
 // check reports an object that is exported and not used, unless it is an exception.
 func (s *search) check(p *packages.Package, object types.Object) {
-	if !object.Exported() || s.used[name(object)] {
+	where := position(p, object.Pos())
+	if !object.Exported() || s.used[name(object)] || strings.Contains(where, "/zz_generated.") {
 		return
 	}
 	full := strings.TrimPrefix(name(object), berth)
@@ -209,7 +211,7 @@ func (s *search) check(p *packages.Package, object types.Object) {
 			return
 		}
 	}
-	s.dead = append(s.dead, fmt.Sprintf("%s: %s", position(p, object.Pos()), full))
+	s.dead = append(s.dead, fmt.Sprintf("%s: %s", where, full))
 }
 
 // linkedByPrograms returns the packages that a program other than those of kube/test links.

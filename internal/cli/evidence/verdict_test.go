@@ -182,7 +182,7 @@ func TestVendorsOfTheAgent(t *testing.T) {
 	})
 	picture := trace.Join(local.Vendors, local.Evidence)
 	if len(picture.Disagreements) > 0 {
-		t.Errorf("%s", picture.Disagreements[0].Sentence())
+		t.Errorf("%+v", picture.Disagreements[0])
 	}
 	if devices := picture.Pods[0].Containers[0].Devices; len(devices) != 1 || devices[0].UUID != "0a-b1" || devices[0].Fact(trace.FactVendor) != "example" {
 		t.Errorf("the pod holds %+v", devices)

@@ -66,8 +66,8 @@ type Claim struct {
 	Devices []ClaimedDevice `json:"devices,omitempty"`
 }
 
-// Ref returns what identifies the claim.
-func (c *Claim) Ref() ClaimRef { return ClaimRef{UID: c.UID, Namespace: c.Namespace, Name: c.Name} }
+// ref returns what identifies the claim.
+func (c *Claim) ref() ClaimRef { return ClaimRef{UID: c.UID, Namespace: c.Namespace, Name: c.Name} }
 
 // ClaimedDevice is a device of a claim.
 //

@@ -285,12 +285,12 @@ func sortDisagreements(list []Disagreement) {
 	slices.SortStableFunc(list, func(a, b Disagreement) int {
 		return cmp.Or(slices.Index(order[:], a.Code)-slices.Index(order[:], b.Code),
 			compareRefs(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(string(a.Device), string(b.Device)),
-			strings.Compare(a.Sentence(), b.Sentence()))
+			strings.Compare(a.sentence(), b.sentence()))
 	})
 }
 
-// Sentence returns the disagreement in one sentence: what it concerns, and the statements with their sources.
-func (d *Disagreement) Sentence() string {
+// sentence returns the disagreement in one sentence: what it concerns, and the statements with their sources.
+func (d *Disagreement) sentence() string {
 	parts := make([]string, len(d.Statements))
 	for i, statement := range d.Statements {
 		parts[i] = SourcesText(statement.Sources) + ": " + statement.Value

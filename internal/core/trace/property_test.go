@@ -211,7 +211,7 @@ func TestTwin(t *testing.T) {
 			case TwoHolders:
 				got["holders "+string(d.Device)] = true
 			default:
-				t.Fatalf("unexpected: %s", d.Sentence())
+				t.Fatalf("unexpected: %s", d.sentence())
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -142,7 +142,7 @@ func (t *Trace) selectClaim(query Query) (*Trace, error) {
 		if claim.Namespace == query.Claim.Namespace && claim.Name == query.Claim.Name {
 			claims = append(claims, claim)
 		}
-		names = append(names, claim.Ref().String())
+		names = append(names, claim.ref().String())
 	}
 	if len(claims) == 0 {
 		return nil, &NotFoundError{Query: query, Nearest: Nearest(query.Claim.String(), names, 3)}

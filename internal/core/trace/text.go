@@ -13,7 +13,7 @@ func (t *Trace) Describe() string {
 		fmt.Fprintf(&out, strings.Repeat("  ", depth)+format+"\n", args...)
 	}
 	for i := range t.Disagreements {
-		line(0, "! %s %s", t.Disagreements[i].Code, t.Disagreements[i].Sentence())
+		line(0, "! %s %s", t.Disagreements[i].Code, t.Disagreements[i].sentence())
 	}
 	for _, process := range t.Processes {
 		line(0, "pid %d container %s pod %s [%s]", process.PID, process.ContainerID, process.PodUID, process.Source.Kind)
@@ -53,7 +53,7 @@ func describeClaim(line func(int, string, ...any), claim Claim) {
 	if claim.Name != "" {
 		uid = claim.UID
 	}
-	line(0, "%s [%s]", strings.Join(nonEmpty("claim", claim.Ref().String(), uid), " "), SourcesText(claim.Sources))
+	line(0, "%s [%s]", strings.Join(nonEmpty("claim", claim.ref().String(), uid), " "), SourcesText(claim.Sources))
 	for _, pod := range claim.Pods {
 		line(1, "pod %s", pod)
 	}

@@ -21,12 +21,12 @@ const (
 	MPSShmPath = "/dev/shm"
 )
 
-// MPSName returns the name of the device that connects a container to the MPS daemon of a GPU. It is requested beside the GPU's
+// mpsName returns the name of the device that connects a container to the MPS daemon of a GPU. It is requested beside the GPU's
 // own device, which has the device nodes.
-func MPSName(id gpu.UUID) string { return "mps-" + string(id) }
+func mpsName(id gpu.UUID) string { return "mps-" + string(id) }
 
-// MPSPipePath returns the path of the daemon's directory of pipes in the container.
-func MPSPipePath(id gpu.UUID) string { return "/mps/" + string(id) + "/pipe" }
+// mpsPipePath returns the path of the daemon's directory of pipes in the container.
+func mpsPipePath(id gpu.UUID) string { return "/mps/" + string(id) + "/pipe" }
 
 // Extras are what the configuration adds to the devices of the inventory.
 type Extras struct {
@@ -58,7 +58,7 @@ func (c *checker) mps(list []MPSDevice) []specs.Device {
 	list = slices.CompactFunc(list, func(a, b MPSDevice) bool { return a.GPU == b.GPU })
 	var devices []specs.Device
 	for _, one := range list {
-		name := MPSName(one.GPU)
+		name := mpsName(one.GPU)
 		if err := parser.ValidateDeviceName(name); err != nil {
 			c.problem("CDI_NAME_INVALID", "%s gets no CDI device %q: %v", one.GPU, name, err)
 			continue
@@ -70,9 +70,9 @@ func (c *checker) mps(list []MPSDevice) []specs.Device {
 			continue
 		}
 		devices = append(devices, specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{
-			Env: []string{MPSPipeVariable + "=" + MPSPipePath(one.GPU)},
+			Env: []string{MPSPipeVariable + "=" + mpsPipePath(one.GPU)},
 			Mounts: []*specs.Mount{
-				c.shared(one.PipeDir, MPSPipePath(one.GPU)),
+				c.shared(one.PipeDir, mpsPipePath(one.GPU)),
 				c.shared(one.ShmDir, MPSShmPath),
 			},
 		}})

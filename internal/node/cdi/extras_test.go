@@ -74,7 +74,7 @@ func TestExtras(t *testing.T) {
 	if m.syncWith(w, extras) {
 		t.Error("the order of the extras changes the spec")
 	}
-	names := []string{string(uuid(1)), MPSName(uuid(1))}
+	names := []string{string(uuid(1)), mpsName(uuid(1))}
 	injected := inject(t, m.dir, names...)
 	checkAgainstReader(t, m.dir, names, injected)
 	want := slices.Concat(control, []string{
@@ -145,8 +145,8 @@ func TestExtrasMissing(t *testing.T) {
 		},
 		"a file, not a node": {change: func(m *machine) { m.remove("dev/gdrdrv"); m.file("dev/gdrdrv") }, problems: "CDI_GDRCOPY_MISSING", say: "not a character device", absent: "gdrdrv"},
 		"cufile.json":        {change: func(m *machine) { m.remove("etc/cufile.json") }, absent: "cufile", present: "/run/udev"},
-		"pipes":              {change: func(m *machine) { m.remove("run/berth/mps/" + string(uuid(0)) + "/pipe") }, problems: "CDI_MPS_MISSING", say: string(uuid(0)) + "/pipe on the host", absent: MPSName(uuid(0)), present: MPSName(uuid(1))},
-		"daemon":             {change: func(m *machine) { m.remove("run/berth/mps/" + string(uuid(0))) }, problems: "CDI_MPS_MISSING", say: "/pipe and no directory ", absent: MPSName(uuid(0)), present: MPSName(uuid(1))},
+		"pipes":              {change: func(m *machine) { m.remove("run/berth/mps/" + string(uuid(0)) + "/pipe") }, problems: "CDI_MPS_MISSING", say: string(uuid(0)) + "/pipe on the host", absent: mpsName(uuid(0)), present: mpsName(uuid(1))},
+		"daemon":             {change: func(m *machine) { m.remove("run/berth/mps/" + string(uuid(0))) }, problems: "CDI_MPS_MISSING", say: "/pipe and no directory ", absent: mpsName(uuid(0)), present: mpsName(uuid(1))},
 		"bad UUID":           {extras: func(e *Extras) { e.MPS = append(e.MPS, MPSDevice{GPU: "GPU-a/b"}) }, problems: "CDI_NAME_INVALID", absent: "GPU-a/b"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -206,9 +206,9 @@ func TestExtrasOfDriverRoot(t *testing.T) {
 	if i < 0 || spec.Common.Nodes[i].HostPath != "/dev/gdrdrv" {
 		t.Errorf("nodes: %+v", spec.Common.Nodes)
 	}
-	device, _ := spec.device(MPSName(uuid(0)))
+	device, _ := spec.device(mpsName(uuid(0)))
 	want := []Mount{
-		{one.PipeDir, MPSPipePath(uuid(0)), []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},
+		{one.PipeDir, mpsPipePath(uuid(0)), []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},
 		{one.ShmDir, MPSShmPath, []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"}},
 	}
 	if diff := cmp.Diff(want, device.Mounts); diff != "" {

@@ -74,7 +74,7 @@ func (s *InjectionSource) Injection(key gpu.DeviceKey, use offer.Use) (offer.Inj
 
 // MPS returns what a container needs to be a client of a GPU's MPS daemon, and why it cannot be one now; empty when it can.
 func (s *InjectionSource) MPS(id gpu.UUID) (offer.Injection, string) {
-	pipe, name := MPSPipePath(id), MPSName(id)
+	pipe, name := mpsPipePath(id), mpsName(id)
 	pipeDir, shmDir := s.deps.MPSDirs(id)
 	injection := offer.Injection{
 		CDIDevices: []string{QualifiedName(name)},

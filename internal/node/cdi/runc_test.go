@@ -181,9 +181,9 @@ func checkMPS(t *testing.T, s *simulated, w *Writer) {
 	s.syncWith(w, extras)
 	b := newBundle(s.machine, t)
 	b.spec.Process.User = oci.User{UID: 1000, GID: 1000}
-	pipes := MPSPipePath(mine)
+	pipes := mpsPipePath(mine)
 	b.spec.Process.Args = append(b.spec.Process.Args, "/mps/*/pipe/*", "/dev/shm/*", "write:"+pipes+"/lock", "write:/dev/shm/cuda.shm")
-	injectInto(t, s.dir, &b.spec, string(mine), MPSName(mine))
+	injectInto(t, s.dir, &b.spec, string(mine), mpsName(mine))
 	out, err := b.run(t)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -59,7 +59,7 @@ func (k *Containerd) read(root, path string, depth int) error {
 	setText(&k.State, tree, "state")
 	k.addAddress(tree)
 	for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
-		k.addSection(tree.Table("plugins", plugin), path)
+		k.addSection(tree.table("plugins", plugin), path)
 	}
 	if depth >= maxImports {
 		return nil
@@ -110,7 +110,7 @@ func (k *Containerd) addSection(section Table, path string) {
 
 // addPrograms records the programs of the runtimes in a section of containerd's configuration.
 func (k *Containerd) addPrograms(section Table) {
-	runtimes := section.Table("containerd", "runtimes")
+	runtimes := section.table("containerd", "runtimes")
 	for name := range runtimes {
 		if program, ok := runtimes.Value(name, "options", "BinaryName").(string); ok {
 			k.Programs[name] = program

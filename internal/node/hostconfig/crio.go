@@ -80,7 +80,7 @@ func (k *CRIO) add(tree Table, path string) {
 	if setText(&k.Runtime, tree, "crio", "runtime", "default_runtime") {
 		k.RuntimeFrom = path
 	}
-	runtimes := tree.Table("crio", "runtime", "runtimes")
+	runtimes := tree.table("crio", "runtime", "runtimes")
 	for name := range runtimes {
 		if program, ok := runtimes.Value(name, "runtime_path").(string); ok {
 			k.Programs[name] = program

@@ -126,8 +126,8 @@ func (t Table) Value(path ...string) any {
 	return table(value).Value(path[1:]...)
 }
 
-// Table returns the table at a path of keys; nil when there is none.
-func (t Table) Table(path ...string) Table { return table(t.Value(path...)) }
+// table returns the table at a path of keys; nil when there is none.
+func (t Table) table(path ...string) Table { return table(t.Value(path...)) }
 
 func table(value any) Table {
 	found, _ := value.(map[string]any)

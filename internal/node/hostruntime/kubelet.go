@@ -58,7 +58,7 @@ func (f *finder) endpoint(args arguments) Place {
 	if value, given := flag(args.list, socketFlag); given && value != "" {
 		return Place{clean(value), args.from}
 	}
-	value, from, err := Text(f.host.root, absolute(args, "--config"), absolute(args, "--config-dir"), "containerRuntimeEndpoint")
+	value, from, err := readText(f.host.root, absolute(args, "--config"), absolute(args, "--config-dir"), "containerRuntimeEndpoint")
 	if err != nil {
 		f.note("the kubelet's configuration was not read: %v", err)
 	}

@@ -195,7 +195,7 @@ func TestText(t *testing.T) {
 			for path, text := range test.files {
 				machine{}.write(t, filepath.Join(root, path), text)
 			}
-			got, from, err := Text(root, test.file, test.dir, field)
+			got, from, err := readText(root, test.file, test.dir, field)
 			if got != test.want || from != test.from {
 				t.Errorf("got %q from %q, want %q from %q", got, from, test.want, test.from)
 			}

@@ -31,7 +31,8 @@ type occupancy struct {
 	// followed is true where this scheduler has planned the gang from the beginning, so that its presence is not a guess.
 	followed bool
 	// dirty is true from a change until note, gained from when a member got a node until note.
-	dirty, gained bool
+	dirty  bool
+	gained bool
 }
 
 // setPresence moves a gang to a presence other than presencePartial.

@@ -47,9 +47,10 @@ type progress struct {
 
 // refusal is why a gang did not fit, when, and for which state.
 type refusal struct {
-	version, freed uint64
-	when           time.Time
-	reason         string
+	version uint64
+	freed   uint64
+	when    time.Time
+	reason  string
 	// devices is true where claims and slices are part of the state.
 	devices bool
 }
