@@ -66,8 +66,8 @@ func (p *kubeletProcess) fromFiles() (string, error) {
 }
 
 // readText returns a field that is a text of a kubelet's configuration, and the path of the file that it is from: of the last drop-in in
-// the directory that has it, or else of the file. The paths are absolute, those of the host below its root, and can be empty. Beside an error
-// the result is what the files say that were read before it.
+// the directory that has it, or else of the file. The paths are absolute, those of the host below its root, and can be empty. Beside an
+// error the result is what the files say that were read before it.
 func readText(root, file, dir, field string) (text, from string, err error) {
 	return files{root: root, file: file, dir: dir, unchanged: func(string, fs.FileInfo) error { return nil }}.text(field)
 }
