@@ -64,7 +64,8 @@ build() {
 	[ -e "$BIN/$out" ] || say "building $out"
 	progress "$out" "$log" "$dir" "$@" "$package" &
 	ticker=$!
-	go build -C "$dir" -v -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
+	# The compiler takes a sixth less time when it collects garbage less often.
+	GOGC=${GOGC:-400} go build -C "$dir" -v -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
 	# bash runs the EXIT trap in a subshell that is killed before its first command.
 	until [ -e "$log.started" ]; do sleep 0.01; done
 	kill "$ticker" 2>/dev/null || true
@@ -244,16 +245,16 @@ build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w
 build_scheduler
 make_images >/dev/null
 
-# The agent with an example vendor, for an end-to-end test.
-build kube berth-agent-stub ./test/berth-agent-stub
-# A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
-CGO_ENABLED=0 build kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
 # For up --api-nodes only: 2 minutes of CPU time the first time. The controllers are for end-to-end tests: 2.5 minutes of CPU time. The API server is for
 # kube/test/apiserver: 4.5 minutes of CPU time.
 if [ "${KWOK:-}" != no ]; then
+	# The agent with an example vendor, for an end-to-end test.
+	build kube berth-agent-stub ./test/berth-agent-stub
+	# A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
+	CGO_ENABLED=0 build kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
 	build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
 	build kube/controllers jobset-controller sigs.k8s.io/jobset -ldflags='-s -w'
 	build_apiserver kube/apiserver134

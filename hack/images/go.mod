@@ -11,8 +11,6 @@ require (
 	github.com/spf13/cobra v1.10.2
 )
 
-require github.com/google/gnostic-models v0.7.1 // indirect
-
 require (
 	github.com/docker/cli v29.7.2+incompatible // indirect
 	github.com/docker/docker-credential-helpers v0.9.3 // indirect
