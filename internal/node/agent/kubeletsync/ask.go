@@ -19,10 +19,13 @@ const (
 	// lists pods that were deleted before it, until the next allocation. Only the API server's list shows their end, which takes longer on
 	// a busy machine.
 	unseenWithin = time.Second
+	// unansweredWithin is the same while the kubelet has not answered. On a busy machine an answer takes long, and more pods may end at once
+	// than Gets are allowed in a second; a refusal would fail a pod whose devices the kubelet has just taken from one that has ended.
+	unansweredWithin = 2 * time.Second
 	// askStep is the pause between two reads of the state of the watch of pods.
 	askStep = 10 * time.Millisecond
-	// maxTries bounds the Gets for one pod in one Ask.
-	maxTries = 3
+	// getStep is the pause between two Gets for one pod.
+	getStep = 100 * time.Millisecond
 	// getsPerSecond bounds the Gets to the kubelet, which allows 100 per second to all its clients together.
 	getsPerSecond = 10
 )
@@ -35,8 +38,10 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 	for _, q := range questions {
 		uids = append(uids, q.PodUID)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), n.limit(uids))
+	unanswered, cancel := context.WithTimeout(context.Background(), unansweredWithin)
 	defer cancel()
+	ctx, cancelWatch := context.WithTimeout(unanswered, n.limit(uids))
+	defer cancelWatch()
 	resolved := make(chan struct{})
 	go func() {
 		defer close(resolved)
@@ -44,10 +49,14 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 			n.deps.Log.Debug("Could not look for pods that the watch has not seen", "error", err)
 		}
 	}()
-	defer func() { <-resolved }()
+	defer func() {
+		cancelWatch()
+		<-resolved
+	}()
 	var dropped []ledger.Question
-	answered, unknown, tries := map[string]bool{}, map[string]bool{}, map[string]int{}
+	answered, unknown, tried := map[string]bool{}, map[string]bool{}, map[string]time.Time{}
 	for {
+		wait := ctx
 		_ = n.lookAtCgroups() // Without a new look the last one remains valid.
 		n.NoteListed(append(n.listedUIDs(), uids...))
 		open := false
@@ -57,12 +66,16 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 			case facts.State == ledger.PodEnded || answered[q.PodUID]:
 			case facts.Containers == nil:
 				open, unknown[q.PodUID] = true, true // The watch may have received it by now.
-			case knowsContainer(facts, q.All) && tries[q.PodUID] < maxTries:
-				tries[q.PodUID]++
-				gone, asked := n.keptByKubelet(ctx, facts, questions, q.PodUID)
-				dropped = append(dropped, gone...)
-				answered[q.PodUID] = asked
-				open = open || !asked // The watch may have received its end by now.
+			case knowsContainer(facts, q.All):
+				if last, again := tried[q.PodUID]; !again || n.deps.Clock.Since(last) >= getStep {
+					tried[q.PodUID] = n.deps.Clock.Now()
+					gone, asked := n.keptByKubelet(unanswered, facts, questions, q.PodUID)
+					dropped = append(dropped, gone...)
+					answered[q.PodUID] = asked
+				}
+				if !answered[q.PodUID] {
+					open, wait = true, unanswered // The watch may have received its end by now.
+				}
 			case !unknown[q.PodUID]:
 				open = true // The kubelet does not list pods with init containers alone; the watch may receive the pod's end.
 			}
@@ -71,7 +84,7 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 			return dropped
 		}
 		select {
-		case <-ctx.Done():
+		case <-wait.Done():
 			return dropped
 		case <-n.deps.Clock.After(askStep):
 		}
