@@ -16,6 +16,8 @@ const (
 	// whether that one has ended.
 	turnWithin = time.Minute
 	turnStep   = 100 * time.Millisecond
+	// callsWithin is how long calls that the kubelet has made to the agent before may take to arrive there once it has registered this one.
+	callsWithin = time.Second
 	// turnSource is the source of the problem that the ledger cannot be taken over.
 	turnSource = "ledger turn"
 )
@@ -100,8 +102,8 @@ func (d *startDeps) look(ctx context.Context) {
 }
 
 // awaitTurn returns when this agent has to write the ledger in place of the one before, which the kubelet calls for claims until it has
-// registered this one: at once while no device is allocated through DRA, else when it has registered it, when the other agent has ended, or
-// after turnWithin.
+// registered this one: at once while no device is allocated through DRA, else callsWithin after it has registered it, when the other agent
+// has ended, or after turnWithin.
 func (d *startDeps) awaitTurn(ctx context.Context) {
 	if d.Claims == nil || !d.Claims.InUse() {
 		return
@@ -112,6 +114,10 @@ func (d *startDeps) awaitTurn(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-d.Claims.Registered():
+			select {
+			case <-ctx.Done():
+			case <-d.Clock.After(callsWithin):
+			}
 			return
 		case <-late:
 			d.Log.Warn("Took the ledger over although the kubelet has not registered the DRA driver; prepares fail until it has", "waited", turnWithin)

@@ -90,17 +90,26 @@ func (c ledgerClaims) AcquireClaim(ctx context.Context, claim ledger.Claim) erro
 		if err == nil {
 			err = c.deps.Ledger.AcquireClaim(held)
 		}
-		blocked, ok := errors.AsType[*ledger.BlockedError](err)
-		if !ok || !c.deps.Maintains(blocked.Holding.Holder) && !c.deps.Ledger.MayHaveEnded(blocked.Holding) {
+		if err == nil || !c.passes(err) {
 			return err // A kubelet repeats a failed prepare only after more than a minute.
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the end of what has the device: %w", err)
+			return fmt.Errorf("wait for the devices of the claim: %w", err)
 		case <-changed.C():
 		case <-again.C():
 		}
 	}
+}
+
+// passes reports whether what keeps a claim from its devices may end soon: this agent is about to take over the ledger, since the kubelet calls
+// it, or what has a device ends.
+func (c ledgerClaims) passes(err error) bool {
+	if errors.Is(err, ledger.ErrFollows) {
+		return true
+	}
+	blocked, ok := errors.AsType[*ledger.BlockedError](err)
+	return ok && (c.deps.Maintains(blocked.Holding.Holder) || c.deps.Ledger.MayHaveEnded(blocked.Holding))
 }
 
 // ResolveClaim implements dra.Ledger.

@@ -27,15 +27,16 @@ var (
 type claimNode struct {
 	ledgerClaims
 	book  *ledger.Ledger
+	path  string
 	parts []gpu.MIGDevice
 	pod   atomic.Int32 // the ledger.PodState of every pod
 }
 
 func newClaimNode(t *testing.T) *claimNode {
 	t.Helper()
-	n := &claimNode{}
+	n := &claimNode{path: filepath.Join(t.TempDir(), "ledger")}
 	book, err := ledger.Open(ledger.Deps{
-		Path: filepath.Join(t.TempDir(), "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler),
+		Path: n.path, BootID: "boot", Log: slog.New(slog.DiscardHandler),
 		Pod: func(string) ledger.PodFacts { return ledger.PodFacts{State: ledger.PodState(n.pod.Load())} },
 	})
 	if err != nil {
@@ -145,6 +146,33 @@ func TestWaits(t *testing.T) {
 		}
 		if err := n.AcquireClaim(ctx, trainClaim); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call that has ended: %v", err)
+		}
+	})
+}
+
+// TestWaitsForItsTurn: a kubelet calls an agent as soon as it has registered it, a moment before the agent takes the ledger over.
+func TestWaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := newClaimNode(t)
+		next, err := ledger.Open(ledger.Deps{Path: before.path, BootID: "boot", Follow: true, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = next.Close() })
+		n := newLedgerClaims(ledgerClaimsDeps{
+			Ledger: next, Current: func() *gpu.Snapshot { return &gpu.Snapshot{} }, Maintains: migChange.Same, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		})
+		time.AfterFunc(time.Second, func() {
+			if err := next.TakeOver(); err != nil {
+				t.Error(err)
+			}
+		})
+		began := time.Now()
+		if err := n.AcquireClaim(t.Context(), trainClaim); err != nil || time.Since(began) != time.Second {
+			t.Errorf("beside another agent: %v, %s", err, time.Since(began))
+		}
+		if err := before.AcquireClaim(t.Context(), trainClaim); !errors.Is(err, ledger.ErrSuperseded) {
+			t.Errorf("the agent before: %v", err)
 		}
 	})
 }
