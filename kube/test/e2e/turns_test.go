@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // envSideBySide is how many tests run side by side.
@@ -20,7 +21,8 @@ var longest = []string{
 	"TestSharing", "TestSchedulerPlaces",
 }
 
-// turns starts tests side by side, since they wait most of their time. One of them at a time is on the shared cluster.
+// turns starts tests side by side, since they wait most of their time. One of them at a time is on the shared cluster. A cluster of two nodes
+// has some 25 instances of inotify, of which the kernel allows a user 128.
 type turns struct {
 	mu      sync.Mutex
 	limit   int
@@ -35,7 +37,7 @@ type turn struct {
 	begins chan struct{}
 }
 
-var testTurns = newTurns(4)
+var testTurns = newTurns(3)
 
 func newTurns(limit int) *turns { return &turns{limit: limit, running: map[string]*turn{}} }
 
@@ -65,7 +67,11 @@ func (s *turns) wait(t *testing.T, shared bool) {
 	t.Parallel() // Returns when all tests have entered.
 	s.start()
 	<-own.begins
-	t.Cleanup(func() { s.end(own) })
+	began := time.Now()
+	t.Cleanup(func() {
+		t.Logf("took %s after its turn began", time.Since(began).Round(time.Second/10)) // Go also counts the wait.
+		s.end(own)
+	})
 }
 
 // enter adds a test behind those that start no later.

@@ -102,8 +102,8 @@ func (c ledgerClaims) AcquireClaim(ctx context.Context, claim ledger.Claim) erro
 	}
 }
 
-// passes reports whether what keeps a claim from its devices may end soon: this agent is about to take over the ledger, since the kubelet calls
-// it, or what has a device ends.
+// passes reports whether what keeps a claim from its devices may end soon: this agent is about to take over the ledger, since the kubelet
+// calls it, or what has a device ends.
 func (c ledgerClaims) passes(err error) bool {
 	if errors.Is(err, ledger.ErrFollows) {
 		return true

@@ -19,8 +19,8 @@ const (
 	// lists pods that were deleted before it, until the next allocation. Only the API server's list shows their end, which takes longer on
 	// a busy machine.
 	unseenWithin = time.Second
-	// unansweredWithin is the same while the kubelet has not answered. On a busy machine an answer takes long, and more pods may end at once
-	// than Gets are allowed in a second; a refusal would fail a pod whose devices the kubelet has just taken from one that has ended.
+	// unansweredWithin is the same while the kubelet has not answered. On a busy machine an answer takes long, and more pods may end at
+	// once than Gets are allowed in a second; a refusal would fail a pod whose devices the kubelet has just taken from one that has ended.
 	unansweredWithin = 2 * time.Second
 	// askStep is the pause between two reads of the state of the watch of pods.
 	askStep = 10 * time.Millisecond

@@ -14,9 +14,10 @@
 //
 // A [Reader] reads from the node what the ledger's decisions are based on: the kubelet's checkpoint, the containers in which a process
 // runs, the pods that have a cgroup, and the state of each pod. Its methods have the form of the fields of ledger.Deps. It writes nothing,
-// and [Reader.Ask] is its only request to the kubelet: within 200 ms (1 s when the watch has never seen the pod), only when an Allocate
-// would otherwise be refused, and at most ten times per second. A PodResources List makes the kubelet forget the devices of an Allocate
-// that is in progress (see the package comment of kubelet), so only Get is used. [Reader.Pod] answers from memory.
+// and [Reader.Ask] is its only request to the kubelet: within 200 ms (1 s when the watch has never seen the pod, 2 s while the kubelet has
+// not answered), only when an Allocate would otherwise be refused, and at most ten times per second. A PodResources List makes the kubelet
+// forget the devices of an Allocate that is in progress (see the package comment of kubelet), so only Get is used. [Reader.Pod] answers
+// from memory.
 //
 // [Grants] are empty folders, one per response to Allocate, which is mounted read-only into the container. The name of the mount's source
 // in the OCI spec identifies a container when the kubelet has lost its checkpoint. No two responses get the same grant, a grant is recorded

@@ -247,8 +247,8 @@ func TestGetsAreBounded(t *testing.T) {
 	})
 }
 
-// TestManyPodsEnd: as many pods end at once as a node has devices, and the API server does not say so in time. The kubelet is asked for each,
-// although it allows fewer Gets in a second.
+// TestManyPodsEnd: many pods end at once, and the API server does not say so in time. The kubelet is asked for each, although fewer Gets
+// are allowed in a second.
 func TestManyPodsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &readerWorld{pods: map[string]podwatch.Pod{}, states: map[string]podwatch.State{}, getErr: kubelet.ErrNoPod}
