@@ -1,27 +1,54 @@
 #!/usr/bin/env bash
-# Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd, the sandbox and (unless KWOK=no) kwok, the controllers of JobSet and LeaderWorkerSet, and the last release;
-# with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
+# Builds the programs into BIN; with the argument "demo" also the embedded Kubernetes, containerd and the sandbox, and with "sandbox" besides
+# kwok, the controllers of JobSet and LeaderWorkerSet, and the last release; with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
 # the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
 # the programs that are built; with "apiserver VERSION" only kube-apiserver of another version of Kubernetes, for kube/test/apiserver.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
 work=$(mktemp -d)
-ticker=
-trap '[ -z "$ticker" ] || kill "$ticker" 2>/dev/null || true; rm -rf "$work"' EXIT
+helpers=()
+trap 'end_helpers; rm -rf "$work"' EXIT
 
-# Nothing is said of a build that takes less than this; then a line comes every so often.
+# Nothing is said of builds that take less than this; then a line comes every so often.
 after=${PROGRESS_AFTER:-5}
 every=${PROGRESS_EVERY:-20}
 
-# state prints what a build has done: packages compiled, their files, and both of the whole
-# build. `go build -v` names each package as its compilation begins. Files are what the
-# estimate goes by, since packages differ too much in size.
+# The programs that `build` makes: for each go build its CGO_ENABLED and the arguments of `program`, quoted for eval; and all names.
+builds=()
+programs=()
+
+# program MODULE-DIR "OUTPUT ..." "PACKAGE ..." [go build flags]: declares programs of one module with the same flags. Of several, each has the
+# name of its package's folder, and one go build links them side by side.
+program() {
+	builds+=("$(printf '%q ' "${CGO_ENABLED:-}" "$@")")
+	programs+=($2)
+}
+
+# plan writes which packages each build has to compile, by the build's own rules, to $work/plan.N: name, number of files, and 1 where it is
+# not in the cache. So it downloads the modules of the later builds while the first ones compile.
+plan() {
+	local n=0 one
+	for one in "${builds[@]}"; do
+		n=$((n + 1))
+		eval "plan_one $n $one" || return 0 # The build itself says why.
+	done
+}
+
+plan_one() {
+	local n=$1 cgo=$2 dir=$3 packages=$5
+	shift 5
+	CGO_ENABLED=$cgo go list -C "$dir" -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' \
+		"$@" $packages >"$work/part" 2>/dev/null && mv "$work/part" "$work/plan.$n"
+}
+
+# state prints what the builds have done: packages compiled, their files, and both of all plans. `go build -v` names each package as its
+# compilation begins. Files are what the estimate goes by, since packages differ too much in size.
 state() {
-	awk 'FILENAME == ARGV[1] { files[$1] = $2; if ($3) todo[$1] = 1; next }
+	cat "$work"/plan.* /dev/null 2>/dev/null >"$work/plans"
+	cat "$work"/log.* /dev/null 2>/dev/null | awk 'FILENAME == ARGV[1] { files[$1] = $2; if ($3) todo[$1] = 1; next }
 		NF == 1 && ($1 in files) { done[$1] = todo[$1] = 1 }
-		END { for (p in todo) { n++; f += files[p]; if (p in done) { dn++; df += files[p] } } print dn + 0, df + 0, n + 0, f + 0 }' "$1" "$2"
+		END { for (p in todo) { n++; f += files[p]; if (p in done) { dn++; df += files[p] } } print dn + 0, df + 0, n + 0, f + 0 }' "$work/plans" -
 }
 
 # left prints the time for the files that are left, at the speed since the first look: seconds, files
@@ -32,49 +59,68 @@ left() {
 	if [ $seconds -lt 90 ]; then echo "about $seconds s left"; else echo "about $(((seconds + 30) / 60)) min left"; fi
 }
 
-# progress NAME LOG DIR [arguments of go list]: tells how far a build is until it is killed.
+# progress tells how far the builds are until it is killed.
 progress() {
-	local name=$1 log=$2 dir=$3 list=$2.list began= first=0 compiled files packages all
-	shift 3
-	: >"$log.started"
+	local began= first=0 compiled files packages all done
+	: >"$work/started"
 	# The sleeps have no output of ours: they may outlive the script, and keep no pipe open.
 	sleep "$after" >/dev/null 2>&1
-	# Which packages the build has to compile, by the build's own rules. It waits for downloads.
-	go list -C "$dir" -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" 2>/dev/null & # The build may be done first.
 	while sleep "$every" >/dev/null 2>&1; do
-		if [ ! -e "$list" ]; then
-			say "$name: downloading modules, $(grep -c '^go: downloading' "$log") so far"
+		done="$(cat "$work/built") of ${#programs[@]} programs built"
+		if [ ! -e "$work/plan.${#builds[@]}" ]; then
+			say "$done, downloading modules, $(cat "$work"/log.* | grep -c '^go: downloading') so far"
 			continue
 		fi
-		read -r compiled files packages all < <(state "$list" "$log")
+		read -r compiled files packages all < <(state)
 		[ -n "$began" ] || { began=$SECONDS first=$files; }
 		if [ "$compiled" -ge "$packages" ]; then
-			say "$name: all $packages packages compiled or being compiled, linking comes next"
+			say "$done, all $packages packages compiled or being compiled, linking comes next"
 		else
-			say "$name: $compiled of $packages packages compiled, $(left $((SECONDS - began)) $((files - first)) $((all - files)))"
+			say "$done, $compiled of $packages packages compiled, $(left $((SECONDS - began)) $((files - first)) $((all - files)))"
 		fi
 	done
 }
 
-# build MODULE-DIR OUTPUT PACKAGE [go build flags]: says so only when it takes long.
+# build makes the programs that are declared, and says so when it takes long.
 build() {
-	local dir=$1 out=$2 package=$3 log=$work/$2
-	shift 3
-	local at=$SECONDS status=0
-	[ -e "$BIN/$out" ] || say "building $out"
-	progress "$out" "$log" "$dir" "$@" "$package" &
-	ticker=$!
-	# The compiler takes a sixth less time when it collects garbage less often.
-	GOGC=${GOGC:-400} go build -C "$dir" -v -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
+	local at=$SECONDS n=0 one
+	rm -f "$work"/plan.* "$work"/log.*
+	: >"$work/log.0"
+	echo 0 >"$work/built"
+	plan &
+	helpers=($!)
+	progress &
+	helpers+=($!)
+	for one in "${builds[@]}"; do
+		n=$((n + 1))
+		eval "build_one $n $one"
+	done
 	# bash runs the EXIT trap in a subshell that is killed before its first command.
-	until [ -e "$log.started" ]; do sleep 0.01; done
-	kill "$ticker" 2>/dev/null || true
-	wait "$ticker" 2>/dev/null || true
-	ticker=
+	until [ -e "$work/started" ]; do sleep 0.01; done
+	end_helpers
+	rm -f "$BIN/libnvidia-ml.so.h" # A by-product of the library.
+	[ $((SECONDS - at)) -lt 3 ] || say "built ${#programs[@]} programs in $((SECONDS - at)) s"
+	builds=() programs=()
+}
+
+end_helpers() {
+	[ ${#helpers[@]} = 0 ] || kill "${helpers[@]}" 2>/dev/null || true
+	wait "${helpers[@]}" 2>/dev/null || true
+	helpers=()
+}
+
+build_one() {
+	local log=$work/log.$1 cgo=$2 dir=$3 outputs=$4 packages=$5 status=0
+	shift 5
+	local to=$BIN/$outputs
+	case $outputs in *' '*) to=$BIN/ ;; esac
+	# The compiler takes a sixth less time when it collects garbage less often.
+	CGO_ENABLED=$cgo GOGC=${GOGC:-400} go build -C "$dir" -v -o "$to" "$@" $packages 2>"$log" || status=$?
 	# What is left without the names of packages and modules are warnings and errors.
 	grep -v -e '^go: downloading ' -e '^[^ :#]*$' "$log" >&2 || true
-	[ $status = 0 ] || fail "$out does not build: see above"
-	[ $((SECONDS - at)) -lt 3 ] || say "built $out in $((SECONDS - at)) s"
+	[ $status = 0 ] || fail "$outputs does not build: see above"
+	local names=($outputs)
+	echo $(($(cat "$work/built") + ${#names[@]})) >"$work/built"
 }
 
 # What the programs say as their version: the last tag, and the commit.
@@ -94,18 +140,18 @@ if [ "${1:-}" = libcuda ]; then
 	exit 0
 fi
 
-# build_driver builds the driver of simulated machines, which `berth sim create` installs: the libraries export the functions of NVML
+# declare_driver declares the driver of simulated machines, which `berth sim create` installs: the libraries export the functions of NVML
 # or CUDA and nothing else, since they are loaded into Go programs; the programs are static, since they run with the machine's file tree
 # as their root.
-build_driver() {
+declare_driver() {
 	build_cuda
 	local library=internal/hardware/sim/libnvml
-	build . libnvidia-ml.so.1 "./$library" -buildmode=c-shared -ldflags="-s -w -extldflags '-Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=$PWD/$library/exports.map'"
-	rm -f "$BIN/libnvidia-ml.so.h"
-	build . berth-sim-tools ./internal/hardware/sim/program -tags=netgo,osusergo -ldflags="-s -w -linkmode external -extldflags '-static -Wl,--no-warnings'"
+	program . libnvidia-ml.so.1 "./$library" -buildmode=c-shared -ldflags="-s -w -extldflags '-Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=$PWD/$library/exports.map'"
+	program . berth-sim-tools ./internal/hardware/sim/program -tags=netgo,osusergo -ldflags="-s -w -linkmode external -extldflags '-static -Wl,--no-warnings'"
 }
 if [ "${1:-}" = driver ]; then
-	build_driver
+	declare_driver
+	build
 	exit 0
 fi
 
@@ -117,12 +163,12 @@ stamp_kubernetes() {
 }
 kubernetes=$(stamp_kubernetes 1.37.1)
 
-# build_apiserver MODULE-DIR: the kube-apiserver of the version that a module requires.
-build_apiserver() {
+# declare_apiserver MODULE-DIR: the kube-apiserver of the version that a module requires.
+declare_apiserver() {
 	local version
 	version=$(go list -C "$1" -m -f '{{.Version}}' k8s.io/kubernetes)
 	version=${version#v}
-	build "$1" "kube-apiserver-${version%.*}" k8s.io/kubernetes/cmd/kube-apiserver -ldflags="-s -w $(stamp_kubernetes "$version")"
+	program "$1" "kube-apiserver-${version%.*}" k8s.io/kubernetes/cmd/kube-apiserver -ldflags="-s -w $(stamp_kubernetes "$version")"
 }
 
 # "apiserver VERSION": another than the pinned one, from a module that is made for it as kube/apiserver134 was. Kubernetes' own go.mod names
@@ -136,41 +182,46 @@ if [ "${1:-}" = apiserver ]; then
 		sed -nE "s|^\t?(replace )?(k8s.io/[a-z-]+) => \./staging/.*|replace \2 => \2 v0.${2#1.}|p" "$text"
 	} >"$module/go.mod"
 	(cd "$module" && go mod tidy) 2>"$work/tidy" || fail "the module of kube-apiserver $2 cannot be made: $(cat "$work/tidy")"
-	build_apiserver "$module"
+	declare_apiserver "$module"
+	build
 	exit 0
 fi
 
-build_scheduler() { build kube berth-scheduler ./cmd/berth-scheduler -ldflags="-s -w $stamp $kubernetes"; }
+# declare_of_kubernetes "PROGRAM ...": programs that have Kubernetes in them, of kube/cmd.
+declare_of_kubernetes() { program kube "$1" "$(printf './cmd/%s ' $1)" -ldflags="-s -w $stamp $kubernetes"; }
 if [ "${1:-}" = scheduler ]; then
 	[ -e "$BIN/berth-scheduler" ] || say "the first build compiles kube-scheduler, some 5 minutes of CPU time; later ones take seconds"
-	build_scheduler
+	declare_of_kubernetes berth-scheduler
+	build
 	exit 0
 fi
 
 # "schedulers": Berth's scheduler, the stock one (in hyperkube) and what measures both.
 if [ "${1:-}" = schedulers ]; then
 	[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes, some 12 minutes of CPU time; later ones take seconds"
-	build_scheduler
-	build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
-	build kube schedulerbench ./test/schedulerbench -ldflags="-s -w $kubernetes"
+	declare_of_kubernetes "berth-scheduler hyperkube"
+	program kube schedulerbench ./test/schedulerbench -ldflags="-s -w $kubernetes"
+	build
 	exit 0
 fi
 
+declare_images() { program hack/images berth-images . -ldflags="$stamp"; }
+
 # make_images [arguments of berth-images make]: prints each image with its digest.
-make_images() {
-	build hack/images berth-images . -ldflags="$stamp"
-	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0) "$BIN/berth-images" make --bin "$BIN" --output "$BIN/images" "$@"
-}
+make_images() { SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0) "$BIN/berth-images" make --bin "$BIN" --output "$BIN/images" "$@"; }
 if [ "${1:-}" = images ]; then
+	declare_images
+	build
 	make_images "${@:2}"
 	exit 0
 fi
+
+declare_helm() { program kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'; }
 
 # package_chart DIR VERSION APP-VERSION REGISTRY [SOURCE]: packages the chart into DIR/berth-VERSION.tgz, with the images of a version in a registry.
 # The same chart gives the same bytes: Helm writes the present time, so its archive is made again.
 package_chart() {
 	local dir=$1 version=$2 app=$3 registry=$4 source=${5:-charts/berth} out
-	build kube/helm helm helm.sh/helm/v4/cmd/helm -ldflags='-s -w'
 	local at=$work/chart-$2
 	mkdir -p "$at/packed" "$dir"
 	cp -R "$source" "$at/source"
@@ -181,27 +232,30 @@ package_chart() {
 		gzip --no-name >"$dir/berth-$version.tgz"
 }
 
-# build_previous puts the agent, the operator and the chart of the last release, whose commit is in hack/previous-version, into BIN/previous, for
-# the tests that upgrade from it. Packages that are the same are in the compiler's cache.
-build_previous() {
-	local commit source=$work/previous-source out=$BIN/previous stamp
+# previous_commit prints the commit of the last release, hack/previous-version, unless its programs are built or Git does not have it.
+previous_commit() {
+	local commit
 	commit=$(cat hack/previous-version)
 	if ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
 		! in_ci || fail "Git has no commit $commit, the last release (hack/previous-version): clone with the whole history, and not a depth"
 		say "SKIPPED: the programs of the last release: Git has no commit $commit (hack/previous-version), so no test upgrades from it"
-		rm -rf "$out"
+		rm -rf "$BIN/previous"
 		return
 	fi
-	[ "$(cat "$out/commit" 2>/dev/null)" != "$commit" ] || return 0
-	rm -rf "$out"
-	mkdir -p "$source" "$work/previous" "$out"
-	git archive "$commit" | tar -x -C "$source"
-	stamp="-X github.com/berth-gpu/berth/internal/core/version.number=previous -X github.com/berth-gpu/berth/internal/core/version.commit=$commit"
-	build "$source" previous/berth-agent ./cmd/berth-agent -ldflags="$stamp"
-	build "$source" previous/berth-operator ./cmd/berth-operator -ldflags="$stamp"
-	build "$source" previous/berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
-	package_chart "$out" 0.0.0-previous previous berth.dev "$source/charts/berth"
-	echo "$commit" >"$out/commit"
+	[ "$(cat "$BIN/previous/commit" 2>/dev/null)" = "$commit" ] || echo "$commit"
+}
+
+# declare_previous COMMIT: the agent, the operator and the hook of the last release, for the tests that upgrade from it. Packages that are the
+# same are in the compiler's cache.
+declare_previous() {
+	local source=$work/previous-source stamp at=github.com/berth-gpu/berth/internal/core/version
+	rm -rf "$BIN/previous"
+	mkdir -p "$source" "$BIN/previous"
+	git archive "$1" | tar -x -C "$source"
+	stamp="-X $at.number=previous -X $at.commit=$1"
+	program "$source" previous/berth-agent ./cmd/berth-agent -ldflags="$stamp"
+	program "$source" previous/berth-operator ./cmd/berth-operator -ldflags="$stamp"
+	program "$source" previous/berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
 }
 
 # The chart's version has to be a semantic version; a commit is one with a letter before it.
@@ -216,6 +270,8 @@ semantic() {
 # "chart DIR VERSION REGISTRY": the chart and install.yaml of a version.
 if [ "${1:-}" = chart ]; then
 	chart=$(semantic "$3")
+	declare_helm
+	build
 	package_chart "$2" "$chart" "$3" "$4"
 	{
 		cat <<-EOF
@@ -233,35 +289,46 @@ if [ "${1:-}" = chart ]; then
 	exit 0
 fi
 
-build . berth ./cmd/berth -ldflags="$stamp"
-build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
-build . berth-operator ./cmd/berth-operator -ldflags="$stamp"
-build_driver
+program . "berth berth-agent berth-operator" "./cmd/berth ./cmd/berth-agent ./cmd/berth-operator" -ldflags="$stamp"
+declare_driver
 # Static, since it runs on hosts with an older C library; not without cgo, since the
 # toolkit's hooks reach go-nvml through its configuration package.
-build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
-[ "${1:-}" = sandbox ] || exit 0
+program . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
+case ${1:-} in
+sandbox | demo) ;;
+*)
+	build
+	exit 0
+	;;
+esac
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
-build_scheduler
-make_images >/dev/null
-
-build kube hyperkube ./cmd/hyperkube -ldflags="-s -w $kubernetes"
-build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
-build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
-# For up --api-nodes only: 2 minutes of CPU time the first time. The controllers are for end-to-end tests: 2.5 minutes of CPU time. The API server is for
-# kube/test/apiserver: 4.5 minutes of CPU time.
-if [ "${KWOK:-}" != no ]; then
-	# The agent with an example vendor, for an end-to-end test.
-	build kube berth-agent-stub ./test/berth-agent-stub
-	# A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
-	CGO_ENABLED=0 build kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
-	build kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
-	build kube/controllers jobset-controller sigs.k8s.io/jobset -ldflags='-s -w'
-	build_apiserver kube/apiserver134
-	build kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
-fi
-package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
-[ "${KWOK:-}" = no ] || build_previous
-build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
+declare_of_kubernetes "hyperkube berth-scheduler berth-sandbox"
+program kube/containerd "containerd containerd-shim-runc-v2" "github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2" \
+	-ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 # Static, since it runs in containers without a C library.
-CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'
+CGO_ENABLED=0 program kube workload ./cmd/workload -ldflags='-s -w'
+declare_images
+declare_helm
+previous=
+if [ "$1" = sandbox ]; then
+	# The agent with an example vendor, for an end-to-end test.
+	program kube berth-agent-stub ./test/berth-agent-stub
+	# A device plugin of NVIDIA's pattern, for another one. Static, since it runs in a container without a C library.
+	CGO_ENABLED=0 program kube stock-plugin ./test/stock-plugin -ldflags='-s -w'
+	# For up --api-nodes: 2 minutes of CPU time the first time.
+	program kube/kwok kwok sigs.k8s.io/kwok/cmd/kwok -ldflags='-s -w'
+	# The controllers are for end-to-end tests: 2.5 minutes of CPU time.
+	program kube/controllers jobset-controller sigs.k8s.io/jobset -ldflags='-s -w'
+	program kube/controllers lws-controller sigs.k8s.io/lws/cmd -ldflags='-s -w'
+	# For kube/test/apiserver: 4.5 minutes of CPU time.
+	declare_apiserver kube/apiserver134
+	previous=$(previous_commit)
+	[ -z "$previous" ] || declare_previous "$previous"
+fi
+build
+make_images >/dev/null
+package_chart "$BIN/chart" 0.0.0-dev dev berth.dev
+if [ -n "$previous" ]; then
+	package_chart "$BIN/previous" 0.0.0-previous previous berth.dev "$work/previous-source/charts/berth"
+	echo "$previous" >"$BIN/previous/commit"
+fi

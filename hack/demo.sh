@@ -16,7 +16,7 @@ if [ ${#sandbox_reasons[@]} != 0 ]; then
 	exit 2
 fi
 
-KWOK=no hack/build.sh sandbox
+hack/build.sh demo
 say "starting Kubernetes with simulated $PROFILE"
 "$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE" --helm
 export KUBECONFIG="$SANDBOX/kubeconfig"

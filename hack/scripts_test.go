@@ -356,11 +356,11 @@ func matches(t *testing.T, dir string, pattern *regexp.Regexp) bool {
 // ten times as large as the others.
 func TestBuildShowsProgress(t *testing.T) {
 	// Each package is compiled when the progress of the one before has been printed.
-	const goProgram = `until_said() { for i in $(seq 200); do ! grep -q "berth: $1" "$HOME/stderr" || return 0; sleep 0.1; done; }
+	const goProgram = `until_said() { for i in $(seq 200); do ! grep -q "built, $1" "$HOME/stderr" || return 0; sleep 0.1; done; }
 case "$1" in
 list) printf '%s\n' 'm/cached 50 ' 'm/a 10 1' 'm/b 10 1' 'm/large 100 1'; exit ;;
 build)
-	case "$*" in *cmd/berth) ;; *) exit ;; esac
+	case "$*" in *cmd/berth-operator) ;; *) exit ;; esac
 	[ -z "$BUILD_FAILS" ] || { echo 'm/a.go:1: it is wrong' >&2; exit 1; }
 	printf 'go: downloading m v1\nm/a\n' >&2
 	until_said '1 of 3'; printf 'm/b\n' >&2
@@ -369,7 +369,7 @@ build)
 esac`
 	m := machine{Installed: true, Go: goProgram, Env: []string{"PROGRESS_AFTER=0.1", "PROGRESS_EVERY=0.1"}}
 	_, stderr, code, _ := m.run(t, "build.sh")
-	for _, want := range []string{"berth: 1 of 3 packages compiled, ", "berth: 2 of 3 packages compiled, about ", "berth: all 3 packages", "warning: look here"} {
+	for _, want := range []string{"0 of 6 programs built, 1 of 3 packages compiled, ", "0 of 6 programs built, 2 of 3 packages compiled, about ", "0 of 6 programs built, all 3 packages", "warning: look here"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("no %q in\n%s", want, stderr)
 		}
@@ -383,7 +383,7 @@ esac`
 		t.Errorf("exit code %d\n%s", code, stderr)
 	}
 	m.Env = []string{"BUILD_FAILS=1"}
-	if _, stderr, code, _ = m.run(t, "build.sh"); code != 2 || !strings.Contains(stderr, "error: berth does not build") || !strings.Contains(stderr, "it is wrong") {
+	if _, stderr, code, _ = m.run(t, "build.sh"); code != 2 || !strings.Contains(stderr, "error: berth berth-agent berth-operator does not build") || !strings.Contains(stderr, "it is wrong") {
 		t.Errorf("a build that fails: exit code %d\n%s", code, stderr)
 	}
 }
