@@ -8,8 +8,8 @@ status=0
 unit() { stage "$1" -vet=off -ldflags=-w "${@:2}" || status=1; }
 
 # The race detector makes each step up to ten times as slow. It watches the packages in which goroutines can meet: those that start some,
-# lock, serve, or run tests in parallel.
-meets='^[^/]*\bgo (func\(|[a-zA-Z_.]+\()|"sync["/]|"net/http["/]|errgroup|synctest\.|\.Parallel\(\)'
+# lock or serve.
+meets='^[^/]*\bgo (func\(|[a-zA-Z_.]+\()|"sync["/]|"net/http["/]|errgroup|synctest\.'
 # Tests that do one step after the other, and many of them; scripts start berth some 900 times.
 sequential='^(TestScripts|TestGoldens|TestExitCodes|TestCutOff)$'
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' ./...)
