@@ -31,6 +31,7 @@ func (l *actorLog) sorted() []string {
 
 // TestRunActors starts an actor whose condition holds later, and ends all with the context or with the first failure.
 func TestRunActors(t *testing.T) {
+	t.Parallel()
 	failure := errors.New("the disk is gone")
 	for name, end := range map[string]error{"the context ends": nil, "an actor fails": failure} {
 		t.Run(name, func(t *testing.T) {

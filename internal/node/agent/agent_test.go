@@ -185,6 +185,7 @@ func healthy(n int) func(fakekubelet.State) bool {
 // TestStandaloneServesEveryProfile checks that, without Kubernetes and over a bare registration socket, the four calls
 // respond on all simulated machines.
 func TestStandaloneServesEveryProfile(t *testing.T) {
+	t.Parallel()
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
 			b := newBench(t, profile)
@@ -235,6 +236,7 @@ func inventoryOf(t testing.TB, machine *sim.Machine) []string {
 // TestFaultsAndRepairs injects each kind of fault: each makes one GPU unhealthy and, once it is cleared, the GPU is
 // healthy again without a restart.
 func TestFaultsAndRepairs(t *testing.T) {
+	t.Parallel()
 	tests := map[string]sim.Fault{
 		"XID 79":               {GPU: "2", XID: 79},
 		"lost without an XID":  {GPU: "2", LostSilently: true},
@@ -266,6 +268,7 @@ func TestFaultsAndRepairs(t *testing.T) {
 }
 
 func TestIgnoredXIDChangesNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, "t4x4")
 	b.await(healthy(4))
 	if err := b.machine.Inject(sim.Fault{GPU: "0", XID: 31}); err != nil {
@@ -282,6 +285,7 @@ func TestIgnoredXIDChangesNothing(t *testing.T) {
 
 // TestUpgradeLeavesNoGap starts a second agent beside the first, then stops the first.
 func TestUpgradeLeavesNoGap(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, "h100x8")
 	first := b.await(healthy(8))
 	second := b.start()
@@ -293,6 +297,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 }
 
 func TestPages(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, "a30x4")
 	b.await(healthy(4))
 	handler := b.agent.reports.server.Handler()
@@ -323,6 +328,7 @@ func TestPages(t *testing.T) {
 
 // TestMetricsAlone checks that the address for Prometheus serves the metrics and nothing else.
 func TestMetricsAlone(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "t4x4")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -371,6 +377,7 @@ func TestMetricsAlone(t *testing.T) {
 }
 
 func TestDriverThatComesLater(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, "t4x4")
 	b.await(healthy(4))
 	if err := b.machine.Inject(sim.Fault{DriverGone: true}); err != nil {

@@ -39,6 +39,7 @@ func (b *claimBench) advertises() int {
 
 // TestAutoChoosesDRA: an empty node of a cluster with the DeviceClass allocates through DRA, and still does after the class is gone.
 func TestAutoChoosesDRA(t *testing.T) {
+	t.Parallel()
 	b := newIdleClaimBench(t, "h100x8", pool.DefaultDriver, wholeClass())
 	b.configure(autoConfig)
 	for range 2 {
@@ -54,6 +55,7 @@ func TestAutoChoosesDRA(t *testing.T) {
 // TestAutoKeepsTheDevicePlugin: a node on which a pod holds a GPU stays with the device plugin, also when the pod has ended and over a
 // restart, until the rule is changed.
 func TestAutoKeepsTheDevicePlugin(t *testing.T) {
+	t.Parallel()
 	b := newIdleClaimBench(t, "h100x8", pool.DefaultDriver, wholeClass())
 	b.configure("")
 	b.agent, b.end = b.startUntil()

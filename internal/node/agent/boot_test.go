@@ -41,6 +41,7 @@ func fakeAPI(away bool, labels map[string]string) *fake.FakeDynamicClient {
 // TestBootWithoutAPI: Hopper GPUs lose their MIG mode at a boot. While the API does not respond, the last known label
 // applies: no GPU is advertised whole, and the layout is created again.
 func TestBootWithoutAPI(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "h100x8")
 	b.override = func(c *v1alpha1.AgentConfig) {
 		c.Standalone, c.NodeName, c.Labels.Output = false, "node-0", v1alpha1.LabelsNone

@@ -16,6 +16,7 @@ import (
 // TestEveryConfigFieldIsRead fails for a setting that is read from the file and then not used. The flags, which only
 // write fields, do not count.
 func TestEveryConfigFieldIsRead(t *testing.T) {
+	t.Parallel()
 	var files []string
 	for _, pattern := range []string{"*.go", "*/*.go", "../config/offers.go", "../config/health.go", "../metrics/counterlist.go", "../labels/outputs.go", "../cdi/injection.go"} {
 		found, err := filepath.Glob(pattern)
@@ -46,6 +47,7 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 // TestEditedBeforeTheStart: a file that was edited while no agent ran is in force when the devices are settled first; the last good
 // configuration advertises nothing in between. The decision is late on purpose.
 func TestEditedBeforeTheStart(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "t4x4")
 	b.configure("resourceName: nvidia.com/before\n")
 	_, end := b.startUntil()

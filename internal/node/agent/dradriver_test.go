@@ -62,6 +62,7 @@ func (b *claimBench) published() []resourceapi.ResourceSlice {
 
 // TestDriverName runs a driver with another name: registration, slices, taints, a prepare over the socket, and the kubelet's record of it.
 func TestDriverName(t *testing.T) {
+	t.Parallel()
 	const name = "gpu.example.com"
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fakeapi.NodeName, UID: "node"}}
 	b := newIdleClaimBench(t, "a100x8-40g", name, node)

@@ -14,6 +14,7 @@ import (
 // unprepared: within a second by the log on an idle machine, of which nvidia-smi is half; the bound is 20 times that. When it returns, the
 // kubelet's retry completes the prepare.
 func TestClaimBesideAHungChange(t *testing.T) {
+	t.Parallel()
 	small := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}
 	half := mig.Placed{Profile: "3g.40gb", Start: 4, Size: 4}
 	for name, call := range map[string]string{

@@ -225,6 +225,7 @@ func (b *claimBench) idle() {
 // TestClaimCreatesMIGDevice creates MIG devices on a GPU with MIG off, beside one another and after one another, and gives the GPU
 // as a whole when they are gone.
 func TestClaimCreatesMIGDevice(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	ctx := t.Context()
 	small, half := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}, mig.Placed{Profile: "3g.40gb", Start: 0, Size: 4}
@@ -296,6 +297,7 @@ func (b *claimBench) restart() {
 // TestClaimKilledAtEachStep ends the agent at each step of a prepare and an unprepare. The kubelet's retry gets the device from the next
 // agent, and its unprepare leaves nothing.
 func TestClaimKilledAtEachStep(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	ctx := t.Context()
 	placed := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}
@@ -330,6 +332,7 @@ func TestClaimKilledAtEachStep(t *testing.T) {
 // TestClaimNeverResets serves dynamic A100s, whose mode changes only with a reset: MIG devices while MIG is on, the whole GPU while it is
 // off.
 func TestClaimNeverResets(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "a100x8-40g", "")
 	ctx := t.Context()
 	partitioned := b.uuid(1)
@@ -390,6 +393,7 @@ func setMIG(t *testing.T, b *bench, id gpu.UUID) {
 // TestRandomClaims prepares and unprepares claims on two GPUs at random, several at the same time and across restarts of the agent, and
 // compares the MIG devices with a simple twin.
 func TestRandomClaims(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	ctx := t.Context()
 	random := rand.New(rand.NewPCG(1, 2))

@@ -13,6 +13,7 @@ import (
 // TestModeAfterDynamicMIG removes dynamicMIG from two GPUs. The one on which a claim turned MIG on is whole when the claim has ended, also
 // when the agent has started again since; the one on which an administrator did keeps MIG on.
 func TestModeAfterDynamicMIG(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	ctx := t.Context()
 	placed := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}

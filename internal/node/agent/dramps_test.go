@@ -63,6 +63,7 @@ func (b *claimBench) daemonOf(supervisor *mps.Client, index int) (mps.Status, st
 // TestMPSOfAClaim: a claim with mode mps has a daemon with its limits, which outlasts the agent; what is prepared on the GPU after it
 // finds no daemon, another claim's limits, or MIG on.
 func TestMPSOfAClaim(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	client := &mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}
 	claim := b.mps(b.claim("a", b.device(0, "")), `{"pinnedMemoryMiB":8192,"activeThreadPercentage":25}`)
@@ -123,6 +124,7 @@ func TestMPSOfAClaim(t *testing.T) {
 
 // TestMPSBeforeItsSupervisor: a prepare waits for a supervisor that is about to run.
 func TestMPSBeforeItsSupervisor(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	claim := b.mps(b.claim("a", b.device(0, "")), `{}`)
 	done := make(chan error)

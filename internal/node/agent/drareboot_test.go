@@ -47,6 +47,7 @@ func (b *claimBench) record(claims ...*resourceapi.ResourceClaim) {
 // It prepares them again for the pods that it starts again: a MIG device is created at the same placement, and a whole GPU is held all the
 // time.
 func TestClaimsAfterReboot(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	placed := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}
 	part, whole := b.claim("part", b.device(0, placed.String())), b.claim("whole", b.device(1, ""))

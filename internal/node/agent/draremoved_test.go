@@ -45,6 +45,7 @@ func (b *claimBench) problems(code string) (list []string) {
 // TestClaimOfARemovedGPU: when the GPU of a prepared claim is removed, the claim's status and a problem say so and what to do, and so does
 // the error of a further prepare; an unprepare releases it.
 func TestClaimOfARemovedGPU(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	ctx := t.Context()
 	placed := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}
@@ -84,6 +85,7 @@ func TestClaimOfARemovedGPU(t *testing.T) {
 // TestRetryDuringAPrepare: a kubelet that has given up a prepare repeats it while the driver still creates the MIG device, twice at once.
 // Both retries get the one device that the first one has begun to create; one for a prepared claim writes nothing.
 func TestRetryDuringAPrepare(t *testing.T) {
+	t.Parallel()
 	b := newClaimBench(t, "h100x8", "")
 	placed := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}
 	claim := b.claim("train", b.device(0, placed.String()))

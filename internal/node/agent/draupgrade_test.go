@@ -24,6 +24,7 @@ func (b *claimBench) beside(instance string) *claimBench {
 // TestUpgradePrepares replaces the agent by one in another pod: the one before prepares claims until the kubelet has registered the next,
 // which knows them then. One that the kubelet does not register takes over when the one before ends.
 func TestUpgradePrepares(t *testing.T) {
+	t.Parallel()
 	b := newIdleClaimBench(t, "h100x8", pool.DefaultDriver)
 	b.configure("gpus: [{allocation: {api: dra}, dynamicMIG: true}]\n")
 	b.instance = "first"

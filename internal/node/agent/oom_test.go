@@ -7,6 +7,7 @@ import (
 )
 
 func TestSetOOMScore(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct{ before, want string }{
 		"a pod without requests": {"999\n", "-997"},
 		"system-node-critical":   {"-997\n", "-997\n"},

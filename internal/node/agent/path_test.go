@@ -297,6 +297,7 @@ func startBeside(t testing.TB, o obstacle) *bench {
 // and no lock that is held during one. So whichever of these hangs, the fault reaches the kubelet: both the first one,
 // which may cause the call that hangs, and the next.
 func TestHealthReachesTheKubeletWhileOthersHang(t *testing.T) {
+	t.Parallel()
 	for name, o := range obstacles() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

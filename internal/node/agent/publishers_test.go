@@ -59,6 +59,7 @@ func setAll(ctx context.Context, workers *workers) {
 
 // TestStandaloneWritesNothing checks that without an API server everything can be set, and that Run returns immediately.
 func TestStandaloneWritesNothing(t *testing.T) {
+	t.Parallel()
 	workers := newAPIWorld().workers(nil)
 	setAll(t.Context(), workers)
 	workers.SetMIGState(t.Context(), "pending", true)
@@ -70,6 +71,7 @@ func TestStandaloneWritesNothing(t *testing.T) {
 // TestEachObjectHasAWorker checks that, while the writes of one object fail, the others are written, and that the
 // failure is a problem until a write succeeds.
 func TestEachObjectHasAWorker(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api, w := fakeapi.New(t), newAPIWorld()
 		api.Intercept(func(r fakeapi.Request) error {
@@ -111,6 +113,7 @@ func TestEachObjectHasAWorker(t *testing.T) {
 
 // TestSetMIGCondition checks that an empty status removes the condition.
 func TestSetMIGCondition(t *testing.T) {
+	t.Parallel()
 	w := newAPIWorld()
 	workers := w.workers(nil)
 	workers.SetMIGCondition(metav1.ConditionTrue, "Applied", "every GPU is partitioned as wanted")
@@ -125,6 +128,7 @@ func TestSetMIGCondition(t *testing.T) {
 // TestDefinitionIsMadeAgain checks that the GPUNode comes back within seconds when its definition was deleted and is made again, also
 // after failed writes, and that the agent asks for nothing in between.
 func TestDefinitionIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api, w := fakeapi.New(t), newAPIWorld()
 		definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -236,6 +240,7 @@ func TestDefinitionIsMadeAgain(t *testing.T) {
 // TestDefinitionUnwatched checks that an agent that may not watch the definition, as with the chart of an earlier version, or that cannot,
 // goes on looking for a missing one with growing pauses.
 func TestDefinitionUnwatched(t *testing.T) {
+	t.Parallel()
 	resource := schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	for title, answer := range map[string]error{
 		"not permitted": apierrors.NewForbidden(resource, "gpunodes.berth.dev", errors.New("no role")),

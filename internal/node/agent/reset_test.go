@@ -16,6 +16,7 @@ import (
 // TestResetByCommand uses a driver without recovery actions, where an error that needs a reset persists until a reset
 // is seen.
 func TestResetByCommand(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, "h100x8")
 	b.await(healthy(8))
 	id := string(b.uuid(2))

@@ -79,6 +79,7 @@ migDevices:
 // TestAllModesSideBySide has whole and time-sliced GPUs and MIG devices with 28 replicas on one machine; an edit of the
 // file changes only the devices that it concerns.
 func TestAllModesSideBySide(t *testing.T) {
+	t.Parallel()
 	b := configured(t, "h100x8", strings.ReplaceAll(matrix, "1g.5gb", "1g.10gb"))
 	whole := b.awaitOf("nvidia.com/gpu", healthy(6))
 	b.awaitOf("nvidia.com/gpu.shared", healthy(4))
@@ -128,6 +129,7 @@ func awaitTrue(t testing.TB, what string, is func() bool) {
 
 // TestBadEditLeavesTheLastGoodOne checks that a refused edit changes nothing and is reported as a problem.
 func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
+	t.Parallel()
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 2}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(8))
 	b.configure("standalone: true\ngpus: [{sharing: {mode: timeSlicing, replica: 3}}]\n")
@@ -145,6 +147,7 @@ func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 // TestMPSFollowsItsDaemon checks that MPS replicas are healthy exactly while their daemon is ready, also when it or its
 // supervisor ends.
 func TestMPSFollowsItsDaemon(t *testing.T) {
+	t.Parallel()
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 3, resourceName: nvidia.com/gpu.mps}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(3))
 	state := b.awaitOf("nvidia.com/gpu.mps", func(s fakekubelet.State) bool { return len(s.Healthy)+len(s.Unhealthy) == 3 })
@@ -214,6 +217,7 @@ func (b *bench) superviseAt(socket string) (stop func()) {
 // TestTimeSliceOfAKilledAgent checks that an agent that is killed while it sets a time slice leaves the old one or a
 // record of it, so that the next agent sets the wanted one.
 func TestTimeSliceOfAKilledAgent(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{string(allocatable.StepKept), string(timeslice.Noted), string(timeslice.Set)} {
 		t.Run(step, func(t *testing.T) {
 			b := newIdleBench(t, "t4x4")
@@ -256,6 +260,7 @@ gpus:
 // TestTimeSlicesAfterAResetByOthers checks that a scan that finds a reset GPU leads to a new time slice; the periodic
 // check would come too late.
 func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
 	b.agent = b.start()
@@ -272,6 +277,7 @@ func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 // TestTimeSlicesAfterALoadedDriver checks that a scan that finds the driver again leads to new time slices; the
 // periodic check would come too late.
 func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
 	b.agent = b.start()

@@ -59,6 +59,7 @@ func (n *startNode) Registered() <-chan struct{} { return n.registered.Done() }
 
 // TestStartUp is the order of the steps, alone and beside another agent.
 func TestStartUp(t *testing.T) {
+	t.Parallel()
 	alone := []string{"take over", "adopt", "look", "layout", "begin", "settled", "daemons"}
 	beside := []string{"look", "layout", "begin", "settled", "take over", "adopt", "look", "daemons"}
 	tests := map[string]struct {
@@ -142,6 +143,7 @@ func TestStartUp(t *testing.T) {
 
 // TestDriverIsServedFirst: the DRA driver may be served before this agent takes the ledger over, or the kubelet could not register it.
 func TestDriverIsServedFirst(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := &startNode{other: true, inUse: true, registered: signal.NewReady()}
 		scanned := make(chan struct{})

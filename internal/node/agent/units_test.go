@@ -18,6 +18,7 @@ import (
 // TestLostUnitsKeepHeldDevices damages the file with the use of each GPU, or replaces it by one of a newer Berth, while
 // a pod has a time-sliced replica. The use of the GPU must not change before the pod has ended.
 func TestLostUnitsKeepHeldDevices(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func([]byte) []byte{
 		"damaged": func(b []byte) []byte { return b[:len(b)-9] },
 		"newer":   func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":1`), []byte(`"version":2`), 1) },
@@ -64,6 +65,7 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 // TestLostUnitsKeepDaemons does the same with an MPS replica: its daemon continues although time slicing is wanted,
 // because its end would end the clients.
 func TestLostUnitsKeepDaemons(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "t4x4")
 	b.supervise()
 	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: mps, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
@@ -102,6 +104,7 @@ func hasProblem(a *Agent, code string) bool {
 
 // TestLostSlicesAreSetAgain checks that each GPU gets the wanted time slice when the record of the slices is lost.
 func TestLostSlicesAreSetAgain(t *testing.T) {
+	t.Parallel()
 	b := newIdleBench(t, "t4x4")
 	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")
 	_, end := b.startUntil()

@@ -55,6 +55,7 @@ type variant struct {
 
 // TestLibraries runs the agent as it ships with different versions of the driver's library.
 func TestLibraries(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds berth-agent and a library of C")
 	}

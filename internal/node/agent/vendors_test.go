@@ -115,6 +115,7 @@ func (w *work) nvidia() published {
 // TestVendorBesideNVIDIA checks that, whatever another vendor does, the state of NVIDIA's GPUs in the kubelet and the
 // API server does not change, and that a fault of one of them reaches the kubelet as fast as without the other vendor.
 func TestVendorBesideNVIDIA(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		scan func(g *guest) func(context.Context) (gpu.Snapshot, error)
 		// left is how many devices of the other vendor are healthy afterwards, fault the code of the reported problem.
@@ -198,6 +199,7 @@ func TestVendorBesideNVIDIA(t *testing.T) {
 // TestLateVendor: a vendor whose first scan hangs delays NVIDIA's GPUs by the deadline of a scan at most, keeps the record of its
 // devices' use over a restart, and gets its devices to the kubelet when the scan returns.
 func TestLateVendor(t *testing.T) {
+	t.Parallel()
 	b, other := newIdleBench(t, "t4x4"), newGuest(t)
 	b.extra = []vendor.Vendor{other}
 	b.override = func(c *v1alpha1.AgentConfig) { c.ScanDeadline = &metav1.Duration{Duration: time.Second} }

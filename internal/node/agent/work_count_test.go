@@ -189,17 +189,6 @@ func workPerEvent(t *testing.T) (wrong []string) {
 			"allocatable": 1, "deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1, "healthsync": 1, "gpunodesync": 1, "labelsync": 1,
 			"write of events": 1, "write of gpunodes": 1, "write of nodes": 1, "write of nodes/status": 1,
 		}},
-		{"an Allocate of a replica", func() {
-			if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.shared", []string{string(b.uuid(1)) + "::0"}); err != nil {
-				t.Fatal(err)
-			}
-		}, map[string]int{"gpunodesync": 1}},
-		{"an edit that does not concern the use of devices", func() {
-			b.configure("sharedDevicesAllocationPolicy: packed\n" + shared(3) + layout)
-			awaitTrue(t, "the new policy", func() bool { return b.agent.advertised().Policy == "packed" })
-		}, map[string]int{
-			"deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1, "gpunodesync": 1, "labelsync": 1, "write of gpunodes": 1,
-		}},
 	}
 	for _, tc := range tests {
 		if tc.event == "a fault of one GPU" {

@@ -457,6 +457,7 @@ func TestPrivateSharedMemory(t *testing.T) {
 	if err := probe.Run(); err != nil {
 		t.Skipf("this process may not make a mount namespace: %v", err)
 	}
+	t.Setenv("TMPDIR", "/var/tmp") // The daemon does not see files of the machine's /dev/shm, where they may be otherwise.
 	n := newNode(t)
 	s, _, _ := n.process(crashingSupervisor{Shim: true})
 	want, other := n.want(0), n.want(1)

@@ -21,8 +21,8 @@ var longest = []string{
 	"TestSharing", "TestSchedulerPlaces",
 }
 
-// turns starts tests side by side, since they wait most of their time. One of them at a time is on the shared cluster. A cluster of two nodes
-// has some 25 instances of inotify, of which the kernel allows a user 128.
+// turns starts tests side by side, since they wait most of their time. One of them at a time is on the shared cluster. A cluster of two
+// nodes has some 25 instances of inotify, of which the kernel allows a user 128.
 type turns struct {
 	mu      sync.Mutex
 	limit   int
