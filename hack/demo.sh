@@ -16,7 +16,7 @@ if [ ${#sandbox_reasons[@]} != 0 ]; then
 	exit 2
 fi
 
-hack/build.sh demo
+[ -n "${BUILT:-}" ] || hack/build.sh demo
 say "starting Kubernetes with simulated $PROFILE"
 "$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE" --helm
 export KUBECONFIG="$SANDBOX/kubeconfig"

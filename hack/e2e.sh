@@ -4,7 +4,7 @@
 source "$(dirname "$0")/lib.sh"
 need_go
 need_sandbox e2e
-hack/build.sh sandbox
+[ -n "${BUILT:-}" ] || hack/build.sh sandbox
 "$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE"
 export BERTH_E2E_DIR=$SANDBOX BERTH_BIN=$BIN BERTH_E2E_LOGS=$E2E_LOGS
 stage "end-to-end tests matching $RUN" -v -C kube -count=1 -timeout "${E2E_TIMEOUT:-65m}" -run "$RUN" ./test/e2e
