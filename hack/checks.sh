@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The checks that need no cluster: unit tests, the tests beside Kubernetes' own code, the linters, and each fuzz target for a moment. A failed
-# one does not keep the others from running. The arguments: "later" for the lowest priority, beside other work; "short" for the unit tests
-# alone; "sandbox" where the programs of the sandbox are built and can run.
+# The checks that take CPU time more than they wait: the tests beside Kubernetes' own code, the linters, and each fuzz target for a moment. A
+# failed one does not keep the others from running. The arguments: "later" for the lowest priority, beside other work; "sandbox" where the
+# programs of the sandbox are built and can run.
 source "$(dirname "$0")/lib.sh"
 need_go
 files_in_memory
@@ -9,7 +9,6 @@ trap print_times EXIT
 status=0
 check() { timed "$@" || status=1; }
 beside=(./test/dra ./test/policies ./test/scheduler ./internal/preemption ./cmd/berth-scheduler)
-short=
 for argument in "$@"; do
 	case $argument in
 	later)
@@ -19,14 +18,11 @@ for argument in "$@"; do
 		;;
 	# The kubelet's managers and the API server need what the end-to-end tests need.
 	sandbox) beside+=(./test/apiserver ./test/devicemanager) ;;
-	short) short=1 ;;
-	*) fail "checks.sh knows later, sandbox and short, not $argument" ;;
+	*) fail "checks.sh knows later and sandbox, not $argument" ;;
 	esac
 done
-check "unit tests" hack/unit.sh
-[ -z "$short" ] || exit $status
-check "beside Kubernetes' own code" stage "beside Kubernetes' own code" -C kube -vet=off -ldflags=-w -count=1 -timeout 20m "${beside[@]}"
-check "benchmark of the scheduler, a few nodes" stage "benchmark of the scheduler" -C kube -vet=off -ldflags=-w -count=1 -timeout 5m ./test/schedulerbench/...
 check lint hack/lint.sh
 FUZZTIME=${FUZZTIME:-1s} check fuzzing hack/fuzz.sh
+check "beside Kubernetes' own code" stage "beside Kubernetes' own code" -C kube -vet=off -ldflags=-w -count=1 -timeout 20m "${beside[@]}"
+check "benchmark of the scheduler, a few nodes" stage "benchmark of the scheduler" -C kube -vet=off -ldflags=-w -count=1 -timeout 5m ./test/schedulerbench/...
 exit $status

@@ -262,11 +262,12 @@ func TestStagesAreTimed(t *testing.T) {
 		want  string // the lines after the first, without their seconds
 		code  int
 	}{
-		"passes":                      {"", "build, demo, end to end, checks, after the end-to-end tests, in all", 0},
+		"passes":                      {"", "build, unit tests, demo, end to end, checks, after the end-to-end tests, in all", 0},
 		"the build fails":             {"build.sh", "build: failed, in all", 1},
-		"the demo fails":              {"demo.sh", "build, demo: failed, in all", 1},
-		"a check fails":               {"checks.sh", "build, demo, end to end, checks, after the end-to-end tests: failed, in all", 1},
-		"a test of the cluster fails": {"e2e.sh", "build, demo, end to end: failed, checks, after the end-to-end tests, in all", 1},
+		"the demo fails":              {"demo.sh", "build, unit tests, demo: failed, in all", 1},
+		"a unit test fails":           {"unit.sh", "build, unit tests: failed, demo, end to end, checks, after the end-to-end tests, in all", 1},
+		"a check fails":               {"checks.sh", "build, unit tests, demo, end to end, checks, after the end-to-end tests: failed, in all", 1},
+		"a test of the cluster fails": {"e2e.sh", "build, unit tests, demo, end to end: failed, checks, after the end-to-end tests, in all", 1},
 	}
 	row := regexp.MustCompile(`(?m)^ +\d+ s  (.*)$`)
 	for name, tc := range tests {

@@ -29,8 +29,13 @@ end() {
 }
 trap end EXIT
 
+# run runs a stage that does not keep the later ones from running.
+run() { timed "$@" || failed+="${failed:+, }$1"; }
+
 if [ ${#sandbox_reasons[@]} != 0 ]; then
-	hack/checks.sh $short || { failed=checks; exit 1; }
+	run "unit tests" hack/unit.sh
+	[ -n "$short" ] || run checks hack/checks.sh
+	[ -z "$failed" ] || exit 1
 	say "all other tests passed; SKIPPED: the end-to-end tests, because:"
 	print_reasons >&2
 	exit 0
@@ -39,19 +44,28 @@ fi
 failed=build
 timed build hack/build.sh sandbox
 export BUILT=1 # The stages need not look again.
-# The end-to-end tests wait for much; the checks take the CPU time that they leave.
-setsid hack/checks.sh later sandbox $short >"$SANDBOX.log" 2>&1 &
-checks=$!
-say "the demo"
-failed=demo
-timed demo hack/demo.sh
-hack/stop.sh
 failed=
-[ -z "$short" ] || export RUN='^TestTrace$'
-timed "end to end" hack/e2e.sh || failed="end to end"
-say "wait for the checks"
-timed "checks, after the end-to-end tests" wait "$checks" || failed+="${failed:+, }checks"
-checks=
-cat "$SANDBOX.log" >&2
+# Alone, since many of them wait for something for a limited time.
+run "unit tests" hack/unit.sh
+say "the demo"
+if ! timed demo hack/demo.sh; then
+	failed+="${failed:+, }demo"
+	exit 1
+fi
+hack/stop.sh
+if [ -n "$short" ]; then
+	export RUN='^TestTrace$'
+else
+	# The end-to-end tests wait for much; the checks take the CPU time that they leave.
+	setsid hack/checks.sh later sandbox >"$SANDBOX.log" 2>&1 &
+	checks=$!
+fi
+run "end to end" hack/e2e.sh
+if [ -n "$checks" ]; then
+	say "wait for the checks"
+	run "checks, after the end-to-end tests" wait "$checks"
+	checks=
+	cat "$SANDBOX.log" >&2
+fi
 [ -z "$failed" ] || exit 1
 say "all tests passed"
