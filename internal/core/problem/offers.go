@@ -161,7 +161,7 @@ func offerProblems() []Problem {
 		},
 		{
 			Code: "MIG_LAYOUT_TWO_APIS", Severity: Error, Area: AreaMIG, Title: "with a layout, one resource would be served by the device plugin and by DRA",
-			Meaning: "The layouts that the node requests would create MIG devices, or make a GPU whole, under a resource name that the other API serves on this node. No GPU changes its layout.",
+			Meaning: "With the layouts that the node requests, MIG devices or whole GPUs would have a resource name that the other API serves on this node. No GPU changes its layout.",
 			Fix:     "Give the devices of the device plugin another name (resourceName in a rule of gpus or migDevices), allocate all devices of the name through one API (allocation.api), or choose another layout.",
 			Seen:    seenNode + ", condition MIGApplied",
 		},

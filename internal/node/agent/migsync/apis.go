@@ -27,10 +27,12 @@ func (p *wantPlan) separateAPIs(changes map[gpu.UUID]*mig.GPUPlan) {
 	causes := map[gpu.UUID]bool{}
 	next := partsOfGPU(p.of.Snapshot, changes)
 	for _, auto := range config.AutoAPIs(p.of.Config) {
-		for _, shared := range offer.SharedNames(next, config.OfferSettings(p.of.Config, auto)) {
-			changed := slices.DeleteFunc(slices.Clone(shared.GPUs), func(id gpu.UUID) bool { return changes[id] == nil })
+		settings := config.OfferSettings(p.of.Config, auto)
+		present := offer.SharedNames(p.of.Snapshot, settings)
+		for _, shared := range offer.SharedNames(next, settings) {
+			changed := changedFor(shared, present, changes)
 			if len(changed) == 0 {
-				continue // Whatever is wanted, the name is shared now.
+				continue
 			}
 			resources = append(resources, shared.Resource)
 			for _, id := range changed {
@@ -58,6 +60,23 @@ func (p *wantPlan) separateAPIs(changes map[gpu.UUID]*mig.GPUPlan) {
 	p.Wants = nil
 	clear(p.Modes)
 	clear(p.Differing)
+}
+
+// changedFor returns the GPUs whose changes let both APIs serve a name: those that have the name, or all that change where devices of
+// other GPUs get the name, as when migStrategy single stops applying. It returns none when the same GPUs share the name now.
+func changedFor(shared offer.SharedName, present []offer.SharedName, changes map[gpu.UUID]*mig.GPUPlan) []gpu.UUID {
+	changed := slices.DeleteFunc(slices.Clone(shared.GPUs), func(id gpu.UUID) bool { return changes[id] == nil })
+	if len(changed) > 0 {
+		return changed
+	}
+	already := func(now offer.SharedName) bool {
+		added := func(id gpu.UUID) bool { return !slices.Contains(now.GPUs, id) }
+		return now.Resource == shared.Resource && !slices.ContainsFunc(shared.GPUs, added)
+	}
+	if slices.ContainsFunc(present, already) {
+		return nil
+	}
+	return slices.Collect(maps.Keys(changes))
 }
 
 // partsOfGPU returns the hardware when the changes are done. The MIG devices that they create have the free indices, in the order of their

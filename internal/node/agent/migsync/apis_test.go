@@ -23,6 +23,7 @@ var viaDRA = &v1alpha1.Allocation{API: v1alpha1.AllocationDRA}
 // TestTwoAPIs refuses layouts whose devices would have a name that the other API serves, by every way to a layout and to a name.
 func TestTwoAPIs(t *testing.T) {
 	small := &v1alpha1.MIGSettings{Devices: map[string]int{"1g.10gb": 2}}
+	large := &v1alpha1.MIGSettings{Devices: map[string]int{"3g.40gb": 1}}
 	on := func(index int) v1alpha1.GPUSelector { return v1alpha1.GPUSelector{Index: []int{index}} }
 	dynamic := v1alpha1.GPURule{Select: on(1), Allocation: viaDRA, DynamicMIG: true}
 	static := v1alpha1.GPURule{Select: on(1), Allocation: viaDRA, MIG: small}
@@ -34,12 +35,15 @@ func TestTwoAPIs(t *testing.T) {
 	named := func(name string, sharing *v1alpha1.Sharing) []v1alpha1.MIGDeviceRule {
 		return []v1alpha1.MIGDeviceRule{{ResourceName: name, Sharing: sharing}}
 	}
+	counted := func(count int) []v1alpha1.MIGDeviceRule {
+		return []v1alpha1.MIGDeviceRule{{Select: v1alpha1.MIGDeviceSelector{Count: count}, ResourceName: "example.com/mig"}}
+	}
 	renamed := &v1alpha1.Sharing{Mode: v1alpha1.SharingTimeSlicing, Replicas: 2, RenameByDefault: true}
 	tests := map[string]struct {
 		config v1alpha1.AgentConfig
 		label  string
-		// parted is a GPU that has a 1g.10gb now.
-		parted gpu.UUID
+		// parted are the GPUs that have a 1g.10gb now.
+		parted []gpu.UUID
 		// conflict is what the error names; empty when the layouts are applied.
 		conflict string
 	}{
@@ -47,10 +51,10 @@ func TestTwoAPIs(t *testing.T) {
 			config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{plugin, dynamic}}, conflict: "change of GPU 0 to gpus[0].mig of the configuration, both the device plugin and DRA would serve nvidia.com/mig-1g.10gb on this node"},
 		"a rule's layout for each API": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{plugin, static}}, conflict: "GPU 0, 1 to gpus[0].mig of the configuration, gpus[1].mig of the configuration, both"},
 		"a rule's layout, beside one that a GPU has": {
-			config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{whole, static}}, parted: "GPU-0", conflict: "GPU 1 to gpus[1].mig"},
+			config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{whole, static}}, parted: []gpu.UUID{"GPU-0"}, conflict: "GPU 1 to gpus[1].mig"},
 		"the label's layout": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{whole, dynamic}}, label: "all-1g.10gb",
 			conflict: "GPU 0 to layout all-1g.10gb of label nvidia.com/mig.config, both"},
-		"the label's layout makes a GPU whole": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamic}, MIGDevices: named("example.com/mig", nil)}, parted: "GPU-0",
+		"the label's layout makes a GPU whole": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamic}, MIGDevices: named("example.com/mig", nil)}, parted: []gpu.UUID{"GPU-0"},
 			label: "all-disabled", conflict: "would serve nvidia.com/gpu on"},
 		"another name":        {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{plugin, dynamic}, MIGDevices: named("example.com/mig", nil)}},
 		"a name with .shared": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{plugin, dynamic}, MIGDevices: named("", renamed)}},
@@ -65,19 +69,33 @@ func TestTwoAPIs(t *testing.T) {
 			GPUs: []v1alpha1.GPURule{plugin, dynamic, {Select: on(2), Exclude: true}}}},
 		"strategy single with a GPU that is whole": {config: v1alpha1.AgentConfig{MIGStrategy: v1alpha1.MIGStrategySingle, ResourceName: "example.com/gpu",
 			GPUs: []v1alpha1.GPURule{{Select: on(0), MIG: small}, {Select: on(2)}, dynamic}}, conflict: "nvidia.com/mig-1g.10gb"},
+		"strategy single that ends when another GPU changes": {config: v1alpha1.AgentConfig{MIGStrategy: v1alpha1.MIGStrategySingle, ResourceName: "example.com/gpu",
+			GPUs: []v1alpha1.GPURule{dynamic, {Select: on(2), Allocation: viaDRA, MIG: large}}}, parted: []gpu.UUID{"GPU-0", "GPU-2"},
+			conflict: "change of GPU 2 to gpus[1].mig of the configuration, both the device plugin and DRA would serve nvidia.com/mig-1g.10gb on"},
+		"strategy single that begins when another GPU changes": {config: v1alpha1.AgentConfig{MIGStrategy: v1alpha1.MIGStrategySingle,
+			GPUs: []v1alpha1.GPURule{dynamic, {Select: on(2), Allocation: viaDRA, MIG: small}}}, parted: []gpu.UUID{"GPU-0"},
+			conflict: "change of GPU 2 to gpus[1].mig of the configuration, both the device plugin and DRA would serve nvidia.com/gpu on"},
+		"a rule's count that another GPU uses up": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{plugin, dynamic}, MIGDevices: counted(2)},
+			parted: []gpu.UUID{"GPU-2"}, conflict: "change of GPU 0 to gpus[0].mig of the configuration, both the device plugin and DRA would serve nvidia.com/mig-1g.10gb on"},
+		"a name that both have now, and then other devices": {
+			config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{shared(v1alpha1.SharingTimeSlicing, "nvidia.com/mig-1g.10gb", false), dynamic}, MIGDevices: counted(1)},
+			parted: []gpu.UUID{"GPU-2"}, label: "one-3g.40gb", conflict: "change of GPU 0 to layout one-3g.40gb of label nvidia.com/mig.config, both"},
+		"a name that the same devices have now": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamic, {Select: on(2), MIG: small}},
+			MIGDevices: []v1alpha1.MIGDeviceRule{{Select: v1alpha1.MIGDeviceSelector{GPU: []int{2}}, ResourceName: "example.com/mig"}}}, parted: []gpu.UUID{"GPU-0"}},
 		"a name that both have now": {config: v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{dynamic}, MIGDevices: named("example.com/mig", nil)}, label: "all-1g.10gb"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			snapshot := nodeOf(3)
 			for i := range snapshot.GPUs {
-				if g := &snapshot.GPUs[i]; g.UUID == test.parted {
-					g.MIG.Enabled, g.MIG.Devices = true, []gpu.MIGDevice{{Size: 1, Partition: gpu.Partition{UUID: "MIG-x", Profile: "1g.10gb"}}}
+				if g := &snapshot.GPUs[i]; slices.Contains(test.parted, g.UUID) {
+					g.MIG.Enabled, g.MIG.Devices = true, []gpu.MIGDevice{{Size: 1, Partition: gpu.Partition{UUID: "MIG-" + g.UUID, Profile: "1g.10gb"}}}
 				}
 			}
 			test.config.GPUs = append(test.config.GPUs, v1alpha1.GPURule{Select: on(2), ResourceName: "example.com/gpu"})
 			plan := computeWants(wantInputs{Snapshot: snapshot, Config: &test.config, MIG: configwatch.MIG{Known: true, Layout: test.label, Layouts: map[string][]v1alpha1.MIGLayoutEntry{
 				"all-1g.10gb":  {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}, MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 7}}},
+				"one-3g.40gb":  {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}, MIGEnabled: true, MIGDevices: map[string]int{"3g.40gb": 1}}},
 				"all-disabled": {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}}},
 			}}})
 			if test.conflict == "" {
@@ -232,6 +250,9 @@ func drawConfig(t *rapid.T) *v1alpha1.AgentConfig {
 		rule := v1alpha1.MIGDeviceRule{ResourceName: rapid.SampledFrom([]string{"", "example.com/mig", "nvidia.com/mig-3g.40gb"}).Draw(t, "name of MIG devices")}
 		if rapid.Bool().Draw(t, "by profile") {
 			rule.Select.Profile = []string{rapid.SampledFrom([]string{"1g.10gb", "3g.*"}).Draw(t, "profile of the rule")}
+			rule.Select.NamedAsGPU = rapid.Bool().Draw(t, "named as GPU")
+			// Without a profile the order of the MIG devices, which no plan knows, decides which of them the count is for.
+			rule.Select.Count = rapid.IntRange(0, 2).Draw(t, "count of the rule")
 		}
 		if rapid.Bool().Draw(t, "shared") {
 			rule.Sharing = sharing("mig")
