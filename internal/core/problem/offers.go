@@ -11,7 +11,7 @@ func offerProblems() []Problem {
 		},
 		{
 			Code: "MIG_NOT_SINGLE", Severity: Error, Area: AreaSharing, Title: "the GPUs do not meet MIG strategy single",
-			Meaning: "The strategy requires that all GPUs have MIG enabled and that all MIG devices have the same profile. Devices that do not meet this are not advertised.",
+			Meaning: "The strategy requires that all GPUs have MIG enabled and that all MIG devices have the same profile. Until then each MIG device is advertised by its profile, as with strategy mixed.",
 			Fix:     "Apply a layout with one profile (berth mig apply NODE all-PROFILE), or set migStrategy: mixed.",
 			Seen:    seenNode,
 		},

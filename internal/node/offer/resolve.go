@@ -189,7 +189,7 @@ func (r *resolver) uniform(gpus []namedGPU) bool {
 		return enabled > 0
 	}
 	r.problems.addGeneral(MIGNotSingle,
-		fmt.Sprintf("migStrategy single needs MIG enabled on all GPUs, with MIG devices of one profile, but %s; until then each MIG device is offered by its profile as under migStrategy mixed, and GPUs without MIG as %s; partition all GPUs changesInUse, exclude those that differ, or set migStrategy: mixed",
+		fmt.Sprintf("migStrategy single needs MIG enabled on all GPUs, with MIG devices of one profile, but %s; until then each MIG device is offered by its profile as under migStrategy mixed, and GPUs without MIG as %s; partition all GPUs alike, exclude those that differ, or set migStrategy: mixed",
 			phrase.And(evidence), r.settings.ResourceName))
 	return false
 }
