@@ -10,9 +10,10 @@ package main
 
 import (
 	"fmt"
-	"go/build"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 func main() {
@@ -63,9 +64,9 @@ func generate(library, simulator string) (map[string][]byte, error) {
 
 // headerFile returns the path of nvml.h.
 func headerFile() (string, error) {
-	found, err := build.Import("github.com/NVIDIA/go-nvml/pkg/nvml", ".", build.FindOnly)
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
 	if err != nil {
 		return "", fmt.Errorf("find go-nvml: %w", err)
 	}
-	return filepath.Join(found.Dir, "nvml.h"), nil
+	return filepath.Join(strings.TrimSpace(string(dir)), "nvml.h"), nil
 }
