@@ -5,7 +5,7 @@ need_go
 files_in_memory
 status=0
 # unit NAME [arguments of stage]: a stage that does not keep the later ones from running. go vet of all tests is lint.sh's.
-unit() { stage "$1" -vet=off -ldflags=-w "${@:2}" || status=1; }
+unit() { stage "$@" -vet=off -ldflags=-w || status=1; }
 
 # The race detector makes each step up to ten times as slow. It watches the packages in which goroutines can meet: those that start some,
 # lock or serve.
