@@ -19,7 +19,7 @@ import (
 
 // TestDRA allocates GPUs through Dynamic Resource Allocation.
 func TestDRA(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := newDRALab(t, sandbox.Options{})
 	for _, test := range []struct {
 		name string

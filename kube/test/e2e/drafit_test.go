@@ -47,7 +47,7 @@ type fitPod struct {
 // and the devices that it gets on the node that the scheduler chose.
 func TestDRAFit(t *testing.T) {
 	soakOnly(t)
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := &fitLab{draLab: newDRALab(t, sandbox.Options{}), random: seeded(t)}
 	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
 - select: {model: ["NVIDIA H100*"]}

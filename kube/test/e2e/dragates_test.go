@@ -31,7 +31,7 @@ const (
 
 // TestDRAGatesOff checks an agent whose API server has a feature gate of DRA off, on nodes with different hardware.
 func TestDRAGatesOff(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := newDRALab(t, sandbox.Options{
 		FeatureGates: map[string]bool{gateCounters: false}, RuntimeConfig: map[string]string{moreVersion: "true"},
 	})

@@ -47,7 +47,7 @@ func leaderWorkerSetController() gangController {
 // TestGangControllers runs gangs of JobSets and LeaderWorkerSets with their real controllers and webhooks, the scheduler as it ships, and
 // the labels of docs/examples. Some are suspended, gated, or above a quota at first.
 func TestGangControllers(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	controllers := []gangController{jobSetController(), leaderWorkerSetController()}
 	var definitions []string
 	for i, c := range controllers {

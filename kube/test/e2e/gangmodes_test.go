@@ -50,7 +50,7 @@ type gangOf struct {
 // PodGroups of Kubernetes without the gate of topology and with it. The API server and the controllers have both gates. The scheduler is
 // the one of the chart, with its image and its rights; the label of the clique is the agent's.
 func TestGangModes(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := newModesLab(t)
 	t.Run("Off", func(t *testing.T) { l.testOff(t) })
 	t.Run("WithoutTopology", func(t *testing.T) { l.testWithoutTopology(t) })

@@ -40,7 +40,7 @@ func (l *placesLab) gang(name string, members, gpus int, annotations map[string]
 // TestGangPlaces checks on real kubelets where gangs go, and that their members get linked GPUs: the GPUs of all nodes are linked, and two
 // nodes each are in a rack.
 func TestGangPlaces(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 4)
 	l := newPlacesLab(t, map[string]string{"hollow-0": "h100x8", "hollow-1": "v100x8-hybrid-mesh", "hollow-2": "v100x8-hybrid-mesh", "hollow-3": "h100x8"})
 	for i := range 4 {
 		patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"rack-%d"}}}`, rackLabel, i/2)

@@ -47,7 +47,7 @@ type randomGang struct {
 // are deleted, nodes are cordoned, and the leader is killed, deleted, or loses its Lease. After each step no gang is bound in part for
 // long, and no node has more pods than GPUs. BERTH_SOAK=1 runs 5,000 steps in place of 60.
 func TestGangRuns(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	s := gangCluster(t, 2)
 	steps, seed := 60, rand.Uint64()
 	if os.Getenv(envSoak) != "" {

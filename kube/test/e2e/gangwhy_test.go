@@ -45,7 +45,7 @@ type gangSituation struct {
 // TestGangWhy makes gangs wait, asks berth why, and applies each change that it proposes, one at a time: by the command that it prints,
 // where it prints one. The gang gets its nodes then.
 func TestGangWhy(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := newWhyLab(t)
 	situations, applied := gangSituations(), 0
 	for _, name := range slices.Sorted(maps.Keys(situations)) {

@@ -45,7 +45,7 @@ type healthLab struct {
 
 // TestHealth breaks the GPUs of one node in every way, and checks health classes, labels and metrics.
 func TestHealth(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	h := &healthLab{file: filepath.Join(t.TempDir(), "agent.yaml")}
 	h.configure(t, plainGPUs)
 	c := ownCluster(t, sandbox.Options{Profile: "a100x8-40g", Agent: configured(h.file)})

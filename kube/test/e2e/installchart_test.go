@@ -37,7 +37,7 @@ type installed struct {
 
 // TestInstallChart installs, upgrades and removes the chart with Helm. The nodes reach no network but the API server's.
 func TestInstallChart(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	c := ownCluster(t, sandbox.Options{Nodes: 2, Profile: profileName(), NoAgent: true})
 	i := &installed{Cluster: c, gpus: int64(len(hardware(t, c.Nodes()[0].SimDir()).GPUs))}
 	prepareRenderings(t, c)

@@ -33,7 +33,7 @@ type gated struct {
 // TestInstallGate installs the chart beside pods that wait for GPUs, and follows the gate of its nodes: no pod comes before the validation,
 // defects stop a node with their code, and a node in use is left alone.
 func TestInstallGate(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	c := ownCluster(t, sandbox.Options{Nodes: 2, Profile: profileName(), NoAgent: true})
 	api, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {

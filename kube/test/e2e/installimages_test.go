@@ -35,7 +35,7 @@ const registryAddress = "127.0.0.1:5000"
 // TestInstallImages pushes the images to a registry that asks for a password. The kubelet pulls them with a pull secret, and
 // not without one; each image runs as the user, and says the version, that it is documented to.
 func TestInstallImages(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	// Not the shared sandbox: after a pull with a secret the kubelet lets only pods with the secret use the image, under any name.
 	c := ownCluster(t, sandbox.Options{Nodes: 1})
 	r := &testRegistry{cluster: c, node: c.Nodes()[0], prefix: registryAddress + "/team",

@@ -28,7 +28,7 @@ import (
 // TestOperateAway kills the operator during an installation, takes the API server away under a running GPU pod, and takes the operator
 // its Lease: the installation converges, and nothing changes on the node.
 func TestOperateAway(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: profileName(), NoAgent: true})
 	api, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {

@@ -46,7 +46,7 @@ func (g *documentCluster) checkRefused(t *testing.T) {
 
 // TestOperateDocs runs the commands of the documents as they are written there, with bash, on a cluster that has nothing of Berth.
 func TestOperateDocs(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: "a100x8-40g", NoAgent: true})
 	api, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {

@@ -38,7 +38,7 @@ type fullNodes struct {
 // TestOperateFullNodes upgrades the agent on nodes that have nothing left for a second one: no pod of a user ends, the GPUs stay healthy,
 // and a node whose new agent cannot start delays no other.
 func TestOperateFullNodes(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 3)
 	c := ownCluster(t, sandbox.Options{Nodes: 3, Profile: profileName(), NoAgent: true, KubeletConfig: map[string]any{"maxPods": fullNodePods}})
 	f := &fullNodes{&installed{Cluster: c, gpus: nodeGPUs}, c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]}
 	values := f.merged(map[string]any{"gate": map[string]any{"mode": "disabled"}})

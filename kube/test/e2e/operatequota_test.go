@@ -30,7 +30,7 @@ const (
 // TestOperateQuota limits a namespace by a GPUQuota on a cluster on which the chart is installed. What seed 001's quota does not stop, the
 // GPUQuota does: whole GPUs, MIG devices, replicas and claims, each under the name that the API server counts.
 func TestOperateQuota(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: profileName(), Helm: true})
 	i := &installed{Cluster: c, gpus: int64(len(hardware(t, c.Nodes()[0].SimDir()).GPUs))}
 	i.waitFull(t, c.Nodes()[0])

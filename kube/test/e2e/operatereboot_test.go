@@ -73,7 +73,7 @@ func newRebootLab(t *testing.T) *rebootLab {
 // again to prepare a claim. With BERTH_SOAK=1 also pods of a plugin of NVIDIA's pattern, and
 // an agent that starts before the kubelet.
 func TestOperateReboot(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := newRebootLab(t)
 	t.Run("DevicePlugin", func(t *testing.T) { testRebootDevicePlugin(t, l, sandbox.RebootOptions{}) })
 	if l.soak { // They take 2 minutes; the first tests another's program, and the second an agent that does not run as it ships.

@@ -50,7 +50,7 @@ type scale struct {
 // with BERTH_SOAK=1 only, on 1,000 nodes.
 func TestOperateScale(t *testing.T) {
 	soakOnly(t)
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	const count = 1000
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Profile: profileName(), NoAgent: true, APINodes: count})
 	s := newScale(t, c)

@@ -18,7 +18,7 @@ import (
 
 // TestReconfigure changes a node's configuration and MIG layout while pods run on it.
 func TestReconfigure(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	l := newLab(t, sandbox.Options{Profile: "a100x8-40g"})
 	for _, test := range []struct {
 		name string

@@ -155,7 +155,7 @@ func TestSandboxTakesAnImage(t *testing.T) {
 
 // TestSandboxLeavesNothing takes down a sandbox that has a pod and a hollow node, and whose kubelet has crashed.
 func TestSandboxLeavesNothing(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Hollow: 1})
 	ctx := timeout(t, 2*time.Minute)
 	runPod(t, c, workloadPod("left", "sleep"))

@@ -33,7 +33,7 @@ const hollowMachine = "h100x8"
 // TestSchedulerRuns runs the scheduler as it ships, beside that of the cluster: installed with Helm, with the rights of the chart. One of
 // the nodes records only, and its kubelet allocates the GPUs of another machine.
 func TestSchedulerRuns(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(values, []byte("scheduler: {enabled: true}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ profiles:
 // TestSchedulerSandbox is what tests of the scheduler rest on: berth-scheduler in place of the cluster's own, nodes without containers
 // whose kubelets allocate the GPUs of their own machines, and API nodes of several machines.
 func TestSchedulerSandbox(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	machines := map[string]string{"hollow-0": "h100x8", "hollow-1": "v100x8-hybrid-mesh"}
 	c := ownCluster(t, sandbox.Options{Hollow: 2, NodeProfiles: machines, Scheduler: "berth-scheduler", SchedulerConfig: schedulerConfig(t, ownConfig),
 		APINodes: 3, APINodeProfiles: map[string]string{"*": "t4x4", "api-node-0001": "a100x16"}})

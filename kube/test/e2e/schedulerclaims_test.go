@@ -19,7 +19,7 @@ import (
 // TestSchedulerClaims checks where berth-scheduler puts pods with ResourceClaims, and which devices they get, on nodes that run containers:
 // node-0 has two pairs of linked GPUs, node-1 four GPUs without NVLinks.
 func TestSchedulerClaims(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	l := newDRALab(t, sandbox.Options{Profile: "a30x4", NodeProfiles: map[string]string{"node-1": "t4x4"},
 		Scheduler: "berth-scheduler", SchedulerConfig: schedulerConfig(t, placesConfig)})
 	l.setConfigs(t, map[string]string{"default": allByDRA})

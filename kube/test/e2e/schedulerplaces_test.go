@@ -158,7 +158,7 @@ func (l *placesLab) predictions(ctx context.Context) (map[string]int, error) {
 
 // TestSchedulerPlaces checks on real kubelets where pods go, and that they get the GPUs that were predicted.
 func TestSchedulerPlaces(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 4)
 	// Nothing of hollow-0 is linked; the GPUs of the others are, in different ways.
 	l := newPlacesLab(t, map[string]string{"hollow-0": "t4x4", "hollow-1": "a100x8-40g", "hollow-2": "v100x8-hybrid-mesh", "hollow-3": "h100x8"})
 	t.Run("Linked", func(t *testing.T) { l.testLinked(t) })

@@ -39,7 +39,7 @@ type sharingRig struct {
 // TestSharing shares and partitions the GPUs of one node in every way, one after the other, by changes of the file that
 // its agent follows.
 func TestSharing(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 1)
 	s := &sharingRig{file: filepath.Join(t.TempDir(), "agent.yaml")}
 	s.write(t, nvidiaFile)
 	c := ownCluster(t, sandbox.Options{Profile: "a100x8-80g", Agent: configured(s.file)})

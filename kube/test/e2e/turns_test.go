@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// envSideBySide is how many tests run side by side.
-const envSideBySide = "BERTH_E2E_SIDE_BY_SIDE"
+// envNodes is how many nodes run side by side: a node has some 17 instances of inotify, of which the kernel allows a user 128.
+const envNodes = "BERTH_E2E_NODES"
 
 // longest are the tests that take longest. They start first, in this order, so that none of them is left for the end.
 var longest = []string{
@@ -21,11 +21,10 @@ var longest = []string{
 	"TestSharing", "TestSchedulerPlaces",
 }
 
-// turns starts tests side by side, since they wait most of their time. One of them at a time is on the shared cluster. A cluster of two
-// nodes has some 25 instances of inotify, of which the kernel allows a user 128.
+// turns starts tests side by side, since they wait most of their time. One of them at a time is on the shared cluster, which has one node.
 type turns struct {
 	mu      sync.Mutex
-	limit   int
+	limit   int              // of nodes
 	waiting []*turn          // in the order in which they start
 	running map[string]*turn // by the name of the test
 }
@@ -33,21 +32,22 @@ type turns struct {
 // turn is one test that runs, or waits for that.
 type turn struct {
 	test   string
+	nodes  int
 	shared bool
 	begins chan struct{}
 }
 
-var testTurns = newTurns(3)
+var testTurns = newTurns(5)
 
 func newTurns(limit int) *turns { return &turns{limit: limit, running: map[string]*turn{}} }
 
 // runSideBySide reads the limit. How many tests Go starts itself is not limited: they wait for their turns.
 func (s *turns) runSideBySide() error {
 	flag.Parse()
-	if text := os.Getenv(envSideBySide); text != "" {
+	if text := os.Getenv(envNodes); text != "" {
 		limit, err := strconv.Atoi(text)
 		if err != nil || limit < 1 {
-			return fmt.Errorf("%s is %q, and not a number of tests from 1", envSideBySide, text)
+			return fmt.Errorf("%s is %q, and not a number of nodes from 1", envNodes, text)
 		}
 		s.limit = limit
 	}
@@ -55,14 +55,14 @@ func (s *turns) runSideBySide() error {
 }
 
 // onSharedCluster waits until the test may use the shared cluster, alone.
-func onSharedCluster(t *testing.T) { testTurns.wait(t, true) }
+func onSharedCluster(t *testing.T) { testTurns.wait(t, &turn{nodes: 1, shared: true}) }
 
-// onOwnCluster waits until the test may create clusters of its own.
-func onOwnCluster(t *testing.T) { testTurns.wait(t, false) }
+// onOwnCluster waits until the test may create a cluster of its own with that many nodes, without those that are only objects.
+func onOwnCluster(t *testing.T, nodes int) { testTurns.wait(t, &turn{nodes: nodes}) }
 
-func (s *turns) wait(t *testing.T, shared bool) {
+func (s *turns) wait(t *testing.T, own *turn) {
 	t.Helper()
-	own := &turn{test: t.Name(), shared: shared, begins: make(chan struct{})}
+	own.test, own.begins = t.Name(), make(chan struct{})
 	s.enter(own)
 	t.Parallel() // Returns when all tests have entered.
 	s.start()
@@ -97,13 +97,21 @@ func (s *turns) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = slices.DeleteFunc(s.waiting, func(next *turn) bool {
-		if len(s.running) == s.limit || next.shared && s.sharedUsed() {
+		if len(s.running) > 0 && s.nodes()+next.nodes > s.limit || next.shared && s.sharedUsed() {
 			return false
 		}
 		s.running[next.test] = next
 		close(next.begins)
 		return true
 	})
+}
+
+func (s *turns) nodes() int {
+	sum := 0
+	for _, other := range s.running {
+		sum += other.nodes
+	}
+	return sum
 }
 
 func (s *turns) sharedUsed() bool {
@@ -142,9 +150,12 @@ func (s *turns) check(t testing.TB, shared bool) {
 func TestTurns(t *testing.T) {
 	s := newTurns(2)
 	at := map[string]*turn{}
-	for _, name := range []string{"a shared", "b shared", "c", "TestSharing", "TestHealth shared", "TestDRA"} {
+	for _, name := range []string{"a shared", "b shared", "c", "TestSharing", "TestHealth shared", "large", "TestDRA"} {
 		test, kind, _ := strings.Cut(name, " ")
-		at[name] = &turn{test: test, shared: kind != "", begins: make(chan struct{})}
+		at[name] = &turn{test: test, nodes: 1, shared: kind != "", begins: make(chan struct{})}
+		if test == "large" {
+			at[name].nodes = 4
+		}
 		s.enter(at[name])
 	}
 	running := func() string {
@@ -167,7 +178,8 @@ func TestTurns(t *testing.T) {
 		{"c", "a shared"},
 		{"a shared", "b shared"},
 		{"b shared", "TestHealth shared"},
-		{"TestHealth shared", ""},
+		{"TestHealth shared", "large"},
+		{"large", ""},
 	} {
 		if step.end != "" {
 			s.end(at[step.end])

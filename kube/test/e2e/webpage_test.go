@@ -58,7 +58,7 @@ type webLab struct {
 // TestWebPage opens the page of berth web with Chromium, on a cluster with whole, shared and partitioned GPUs, pods that hold them, and
 // one that waits.
 func TestWebPage(t *testing.T) {
-	onOwnCluster(t)
+	onOwnCluster(t, 2)
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	(&healthLab{file: file}).configure(t, fourReplicas)
 	c := ownCluster(t, sandbox.Options{Nodes: 2, Profile: "a100x8-40g", Agent: configured(file), APINodes: webAPINodes})
