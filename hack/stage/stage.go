@@ -153,15 +153,20 @@ func (r *reader) line(line []byte) {
 		test.action, test.output = e.Action, nil
 	case "fail":
 		test.action = e.Action
-		r.fail(test.output)
-		if i := strings.LastIndex(e.Test, "/"); i > 0 {
-			if above := tests[e.Test[:i]]; above != nil {
-				above.failures = true
-			}
+		r.failTest(e, test)
+	}
+}
+
+// failTest reports a test that failed, by name unless one of its subtests did.
+func (r *reader) failTest(e event, test *result) {
+	r.fail(test.output)
+	if i := strings.LastIndex(e.Test, "/"); i > 0 {
+		if above := r.packages[e.Package][e.Test[:i]]; above != nil {
+			above.failures = true
 		}
-		if !test.failures {
-			r.name(e.Package+" "+e.Test, test.output)
-		}
+	}
+	if !test.failures {
+		r.name(e.Package+" "+e.Test, test.output)
 	}
 }
 

@@ -53,42 +53,74 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 		cancelWatch()
 		<-resolved
 	}()
-	var dropped []ledger.Question
-	answered, unknown, tried := map[string]bool{}, map[string]bool{}, map[string]time.Time{}
+	a := &asking{reader: n, questions: questions, answered: map[string]bool{}, unknown: map[string]bool{}, tried: map[string]time.Time{}}
 	for {
-		wait := ctx
 		_ = n.lookAtCgroups() // Without a new look the last one remains valid.
 		n.NoteListed(append(n.listedUIDs(), uids...))
-		open := false
-		for _, q := range questions {
-			facts := n.Pod(q.PodUID)
-			switch {
-			case facts.State == ledger.PodEnded || answered[q.PodUID]:
-			case facts.Containers == nil:
-				open, unknown[q.PodUID] = true, true // The watch may have received it by now.
-			case knowsContainer(facts, q.All):
-				if last, again := tried[q.PodUID]; !again || n.deps.Clock.Since(last) >= getStep {
-					tried[q.PodUID] = n.deps.Clock.Now()
-					gone, asked := n.keptByKubelet(unanswered, facts, questions, q.PodUID)
-					dropped = append(dropped, gone...)
-					answered[q.PodUID] = asked
-				}
-				if !answered[q.PodUID] {
-					open, wait = true, unanswered // The watch may have received its end by now.
-				}
-			case !unknown[q.PodUID]:
-				open = true // The kubelet does not list pods with init containers alone; the watch may receive the pod's end.
+		open, wait := false, ctx
+		for i := range questions {
+			switch a.look(unanswered, &questions[i]) {
+			case openForWatch:
+				open = true
+			case openForKubelet:
+				open, wait = true, unanswered
 			}
 		}
 		if !open {
-			return dropped
+			return a.dropped
 		}
 		select {
 		case <-wait.Done():
-			return dropped
+			return a.dropped
 		case <-n.deps.Clock.After(askStep):
 		}
 	}
+}
+
+// asking is what one Ask has found so far, by the UIDs of pods.
+type asking struct {
+	reader    *Reader
+	questions []ledger.Question
+	dropped   []ledger.Question
+	answered  map[string]bool // by the kubelet
+	unknown   map[string]bool // to the watch
+	tried     map[string]time.Time
+}
+
+// openness is what may still answer a question.
+type openness int
+
+const (
+	closed openness = iota
+	openForWatch
+	openForKubelet
+)
+
+// look looks for the answer to a question, for which it asks the kubelet at most every getStep, and returns what may still answer it.
+func (a *asking) look(ctx context.Context, q *ledger.Question) openness {
+	facts := a.reader.Pod(q.PodUID)
+	switch {
+	case facts.State == ledger.PodEnded || a.answered[q.PodUID]:
+		return closed
+	case facts.Containers == nil:
+		a.unknown[q.PodUID] = true
+		return openForWatch // The watch may have received it by now.
+	case knowsContainer(facts, q.All):
+		clock := a.reader.deps.Clock
+		if last, again := a.tried[q.PodUID]; !again || clock.Since(last) >= getStep {
+			a.tried[q.PodUID] = clock.Now()
+			gone, asked := a.reader.keptByKubelet(ctx, facts, a.questions, q.PodUID)
+			a.dropped = append(a.dropped, gone...)
+			a.answered[q.PodUID] = asked
+		}
+		if a.answered[q.PodUID] {
+			return closed
+		}
+		return openForKubelet // The watch may have received its end by now.
+	case !a.unknown[q.PodUID]:
+		return openForWatch // The kubelet does not list pods with init containers alone; the watch may receive the pod's end.
+	}
+	return closed
 }
 
 // limit returns how long an Ask about pods may wait.
