@@ -34,7 +34,6 @@ var ceilings = map[string]int{
 	"health.Record.repaired":                    18,
 	"image.Read":                                16,
 	"kubelet.Container.readSpec":                18,
-	"kubeletsync.Reader.Ask":                    16,
 	"ledger.diff":                               19,
 	"migapply.round.consider":                   16,
 	"mps.keeper.start":                          16,
