@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
-# Builds the programs into BIN; with the argument "demo" also the embedded Kubernetes, containerd and the sandbox, and with "sandbox" besides
-# kwok, the controllers of JobSet and LeaderWorkerSet, and the last release; with "scheduler" only berth-scheduler, as it is shipped; with "schedulers" also the stock one and schedulerbench, which measures both; with "driver" only
-# the driver of simulated machines; with "libcuda" only its libcuda.so.1; with "images [arguments of berth-images make]" only the images of
-# the programs that are built; with "apiserver VERSION" only kube-apiserver of another version of Kubernetes, for kube/test/apiserver.
+# Builds the programs into BIN. The argument:
+#
+#   demo                                   also the embedded Kubernetes, containerd and the sandbox
+#   sandbox                                besides kwok, the controllers of JobSet and LeaderWorkerSet, and the last release
+#   scheduler                              only berth-scheduler, as it is shipped
+#   schedulers                             also the stock one, and schedulerbench, which measures both
+#   driver, libcuda                        only the driver of simulated machines, or its libcuda.so.1
+#   images [arguments of berth-images make]   only the images of the programs that are built
+#   apiserver VERSION                      only kube-apiserver of another version of Kubernetes, for kube/test/apiserver
+#   chart DIR VERSION REGISTRY             only the chart and install.yaml of a version
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"

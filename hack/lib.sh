@@ -5,8 +5,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 BIN=${BIN:-$PWD/bin}
 SANDBOX=${SANDBOX:-/var/lib/berth-sandbox}
 PROFILE=${PROFILE:-a100x8-40g}
-# Where the end-to-end tests leave the logs of a cluster whose test has failed.
-E2E_LOGS=${E2E_LOGS:-/tmp/berth-e2e-logs.$$}
 started=$SECONDS
 
 # say prints one line of progress, with the seconds since the script began, to stderr:
@@ -30,13 +28,6 @@ timed() {
 print_times() {
 	[ ${#times[@]} != 0 ] || return 0
 	printf '%s\n' "stages on $(nproc) CPUs:" "${times[@]}" "$(printf '%6d s  in all' $((SECONDS - started)))" >&2
-}
-
-# print_failures REPORT STAGES: what failed, from the summaries of the stages; at most 20 lines.
-print_failures() {
-	printf 'FAILED: %s\n' "$2" >&2
-	[ ! -s "$1" ] || awk '/: FAILED: / { print; shown = 1; next } !/^  / { shown = 0 } shown' "$1" | tail -n 18 >&2
-	[ ! -d "$E2E_LOGS" ] || printf 'logs of the clusters of the tests that failed: %s\n' "$E2E_LOGS" >&2
 }
 
 # version prints the version: the last tag with the commits since, or the commit if there is no tag.

@@ -2,7 +2,7 @@
 # The linters, all from Go modules: gofmt, go vet, and hack/berthlint (staticcheck,
 # errorlint, gocyclo, sloglint, modernize; staticcheck.conf says which checks).
 # The import rules and the package comments are ordinary tests: hack/rules.
-# Last, that generated files are fresh: hack/fresh.sh.
+# Then, that nothing is exported which no other package uses: hack/deadexports. Last, that generated files are fresh: hack/fresh.sh.
 source "$(dirname "$0")/lib.sh"
 need_go
 berthlint=$BIN/berthlint
@@ -18,4 +18,6 @@ for module in . kube kube/helm kube/promql hack/berthlint hack/images; do
 	packages=$(go list -C "$module" ./... | grep -v /cmd/hyperkube)
 	(cd "$module" && go vet $packages && "$berthlint" $packages)
 done
+say "exported names that no other package uses"
+go run ./hack/deadexports . kube hack/images
 hack/fresh.sh

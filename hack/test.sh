@@ -11,20 +11,27 @@ $(print_reasons)"
 fi
 
 SANDBOX=$(mktemp -u /tmp/berth-test.XXXXXX)
-stage_report=$SANDBOX.report
+stage_report=$SANDBOX.report E2E_LOGS=$SANDBOX.logs
 export SANDBOX stage_report E2E_LOGS
 checks= failed=
+# print_failures prints what failed, from the summaries of the stages: at most 20 lines.
+print_failures() {
+	printf 'FAILED: %s\n' "$failed" >&2
+	[ ! -s "$stage_report" ] || awk '/: FAILED: / { print; shown = 1; next } !/^  / { shown = 0 } shown' "$stage_report" | tail -n 18 >&2
+	[ ! -d "$E2E_LOGS" ] || printf 'logs of the clusters of the tests that failed: %s\n' "$E2E_LOGS" >&2
+}
+
 # end stops what still runs, and says last what failed.
 end() {
 	local status=$?
 	# The checks are a process group.
 	[ -z "$checks" ] || kill -- "-$checks" 2>/dev/null || true
 	if [ -e "$SANDBOX" ]; then
-		[ "${failed#end to end}" = "$failed" ] || { mkdir -p "$E2E_LOGS" && cp -r "$SANDBOX/logs" "$E2E_LOGS/shared"; } || true
+		case $failed in *"end to end"*) mkdir -p "$E2E_LOGS" && cp -r "$SANDBOX/logs" "$E2E_LOGS/shared" || true ;; esac
 		hack/stop.sh || true
 	fi
 	print_times
-	[ $status = 0 ] || print_failures "$stage_report" "$failed"
+	[ $status = 0 ] || print_failures
 	rm -rf "$SANDBOX" "$SANDBOX.log" "$stage_report"
 }
 trap end EXIT

@@ -203,7 +203,7 @@ var wiring = map[string][]string{
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.
-var execs = []string{"internal/hardware/nvidia/smi", "internal/hardware/sim/simtest", "internal/node/mps", "kube/internal/sandbox/", "kube/test/", "hack/"}
+var execs = []string{"internal/hardware/nvidia/smi", "internal/hardware/sim/internal/genbridge", "internal/hardware/sim/simtest", "internal/node/mps", "kube/internal/sandbox/", "kube/test/", "hack/"}
 
 const (
 	berth = module + "/"
@@ -284,6 +284,7 @@ var modules = []string{".", "kube", "hack/images"}
 
 // TestImportRules checks all modules.
 func TestImportRules(t *testing.T) {
+	inRepository(t)
 	for _, dir := range modules {
 		for _, p := range load(t, dir, packages.NeedName|packages.NeedImports, "./...") {
 			source := strings.TrimPrefix(p.PkgPath, berth)
@@ -298,6 +299,7 @@ func TestImportRules(t *testing.T) {
 
 // TestEveryPackageHasAGroup: below internal/ there are the groups only, and each row of the table covers a package.
 func TestEveryPackageHasAGroup(t *testing.T) {
+	inRepository(t)
 	var all []string
 	for _, dir := range modules {
 		for _, p := range load(t, dir, packages.NeedName, "./...") {
@@ -319,6 +321,7 @@ func TestEveryPackageHasAGroup(t *testing.T) {
 
 // TestImportRulesCatchBreaches proves that the rules above can fail.
 func TestImportRulesCatchBreaches(t *testing.T) {
+	inRepository(t)
 	tests := map[string]struct {
 		source string
 		target string
@@ -375,6 +378,7 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 // TestAgentLinksNoHeavyLibraries keeps the privileged program small: what it
 // links, it must be trusted with.
 func TestAgentLinksNoHeavyLibraries(t *testing.T) {
+	inRepository(t)
 	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/berth-agent")
 	packages.Visit(loaded, nil, func(p *packages.Package) {
 		for _, banned := range []string{"k8s.io/kubernetes/", "sigs.k8s.io/controller-runtime"} {
@@ -388,6 +392,7 @@ func TestAgentLinksNoHeavyLibraries(t *testing.T) {
 // TestLibrariesOfOneProgram: the scheduler's allocator brings CEL and parts of the API server, which no privileged program needs, and
 // controller-runtime brings caches and a server, which only the operator needs.
 func TestLibrariesOfOneProgram(t *testing.T) {
+	inRepository(t)
 	programs := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...")
 	for only, libraries := range map[string][]string{
 		"cmd/berth":          {"k8s.io/dynamic-resource-allocation/structured", "k8s.io/dynamic-resource-allocation/cel", "k8s.io/apiserver", "github.com/google/cel-go"},
@@ -413,6 +418,7 @@ func TestLibrariesOfOneProgram(t *testing.T) {
 
 // TestProgramsLinkNoStub: the vendor that is an example, and what helps tests, is for tests alone.
 func TestProgramsLinkNoStub(t *testing.T) {
+	inRepository(t)
 	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...")
 	packages.Visit(loaded, nil, func(p *packages.Package) {
 		for _, banned := range []string{"internal/hardware/stub", "internal/hardware/vendortest", "internal/hardware/nvidiatest", "internal/core/mig/migtest", "internal/golden"} {
@@ -426,6 +432,7 @@ func TestProgramsLinkNoStub(t *testing.T) {
 // TestNoSimulatorInTheAgent: the agent that is tested end to end is the one that ships. It opens simulated hardware as it opens real
 // hardware, and has no code of the simulator.
 func TestNoSimulatorInTheAgent(t *testing.T) {
+	inRepository(t)
 	const simulator = berth + "internal/hardware/sim"
 	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/berth-agent")
 	packages.Visit(loaded, nil, func(p *packages.Package) {
@@ -484,6 +491,7 @@ func goFiles(t *testing.T) []string {
 
 // TestEveryPackageHasAComment: a package says what it guarantees before one reads its code.
 func TestEveryPackageHasAComment(t *testing.T) {
+	inRepository(t)
 	commented := map[string]bool{}
 	for _, path := range goFiles(t) {
 		if strings.HasSuffix(path, "_test.go") {
@@ -512,6 +520,7 @@ func says(file *ast.File) bool {
 
 // TestCoreReadsNoClock: what core decides depends on its arguments only, so the time is one of them.
 func TestCoreReadsNoClock(t *testing.T) {
+	inRepository(t)
 	for _, path := range goFiles(t) {
 		if !strings.HasPrefix(path, "internal/core/") || strings.HasSuffix(path, "_test.go") {
 			continue
@@ -537,6 +546,7 @@ var servers = map[string]string{
 // TestOneHTTPServer: every HTTP server is made by internal/httpserver, which bounds what its clients can make it keep. The secure port of
 // berth-scheduler is Kubernetes' own.
 func TestOneHTTPServer(t *testing.T) {
+	inRepository(t)
 	for _, path := range goFiles(t) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -640,6 +650,7 @@ func managerServers(options *ast.CompositeLit) (found []string) {
 
 // TestFilesStayReadable: a file over 500 lines, or a main over 60, holds more than one thing.
 func TestFilesStayReadable(t *testing.T) {
+	inRepository(t)
 	for _, path := range goFiles(t) {
 		if strings.HasSuffix(path, "_test.go") || strings.Contains(filepath.Base(path), "zz_generated") {
 			continue
@@ -660,6 +671,7 @@ func TestFilesStayReadable(t *testing.T) {
 
 // TestArchitectureNamesEveryPackage: a newcomer finds each package in the table of docs/architecture.md.
 func TestArchitectureNamesEveryPackage(t *testing.T) {
+	inRepository(t)
 	text, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
 		t.Fatal(err)

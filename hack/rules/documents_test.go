@@ -12,6 +12,7 @@ import (
 
 // TestLinksOfDocuments follows each relative link of each document, to its heading where it names one.
 func TestLinksOfDocuments(t *testing.T) {
+	inRepository(t)
 	links := 0
 	for path, text := range markdown(t) {
 		for _, target := range linksOf(text) {
@@ -29,6 +30,7 @@ func TestLinksOfDocuments(t *testing.T) {
 // TestPathsInDocuments looks for the files, packages and make targets that documents name. A moved package or a renamed file
 // must be renamed in the documents too.
 func TestPathsInDocuments(t *testing.T) {
+	inRepository(t)
 	paths, targets := 0, makeTargets(t)
 	for document, text := range markdown(t) {
 		for _, path := range pathsIn(text) {
@@ -50,6 +52,7 @@ func TestPathsInDocuments(t *testing.T) {
 
 // TestBrokenReferencesAreFound proves that the two checks above can fail.
 func TestBrokenReferencesAreFound(t *testing.T) {
+	inRepository(t)
 	text := "# A title\n\nSee [one](docs/glossary.md#terms), [two](docs/glossary.md#no-such), [three](no-such.md), [four](#a-title), [web](https://example.com).\n" +
 		"```text\n[code](gone.md)\n```\nThe package `internal/core/gone` and `go test ./internal/core/health`, but not example.com/internal/x.\n"
 	var bad []string
@@ -173,6 +176,7 @@ var commandLine = regexp.MustCompile(`(?:^|[\s/])(berth(?:-agent)?)((?: [a-z]+)+
 // TestCommandsInDocuments looks for the commands and flags that documents name, in docs/cli: in code everywhere, and in
 // the fixes of docs/problems.md.
 func TestCommandsInDocuments(t *testing.T) {
+	inRepository(t)
 	texts := markdown(t)
 	commands := 0
 	for document, text := range texts {

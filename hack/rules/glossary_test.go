@@ -29,6 +29,7 @@ func replacedWords(t *testing.T) map[string]string {
 
 // TestWordsOfTheGlossary looks for replaced words in the documents and in all Go files.
 func TestWordsOfTheGlossary(t *testing.T) {
+	inRepository(t)
 	files := []string{"README.md", "CONTRIBUTING.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/cli/*.md"} {
 		found, err := filepath.Glob(pattern)
@@ -71,6 +72,7 @@ func replaced(text string, words map[string]string) []string {
 
 // TestWordsAreFound proves that the check above can fail, over the end of a comment's line too.
 func TestWordsAreFound(t *testing.T) {
+	inRepository(t)
 	words := map[string]string{"in vain": "without success", "mend": "fix"}
 	if found := replaced("// It tries in\n// vain.\nfunc recommend() {}\n", words); !slices.Equal(found, []string{"write without success in place of in vain"}) {
 		t.Errorf("found %q", found)

@@ -19,6 +19,7 @@ var catalogues = []string{"internal/core/problem", "internal/node/metrics/dcgm_x
 
 // TestFunctionsStayShort: a longer function does more than one thing.
 func TestFunctionsStayShort(t *testing.T) {
+	inRepository(t)
 	for _, path := range goFiles(t) {
 		if strings.HasSuffix(path, "_test.go") || slices.Contains(catalogues, path) || slices.Contains(catalogues, filepath.Dir(path)) {
 			continue
@@ -43,6 +44,7 @@ func TestFunctionsStayShort(t *testing.T) {
 // TestOneFieldPerLine: a struct type has one field a line, and in the wiring of the agent each literal over several lines too, so that the
 // limit of a file counts what there is.
 func TestOneFieldPerLine(t *testing.T) {
+	inRepository(t)
 	for _, path := range goFiles(t) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -106,6 +108,7 @@ func packedFields(positions *token.FileSet, file *ast.File, literals bool) (pack
 
 // TestPackedFields proves that the check above can fail.
 func TestPackedFields(t *testing.T) {
+	inRepository(t)
 	const source = `package p
 type a struct {
 	x, y int
@@ -134,6 +137,7 @@ var f = a{
 
 // TestImportGraphHasNoCycle: the compiler refuses a cycle too; this names the packages of the whole graph in one message.
 func TestImportGraphHasNoCycle(t *testing.T) {
+	inRepository(t)
 	graph := map[string][]string{}
 	for _, p := range load(t, ".", packages.NeedName|packages.NeedImports, "./...") {
 		for target := range p.Imports {

@@ -66,6 +66,7 @@ func vendorNamesIn(t *testing.T, path string, source any) []string {
 
 // TestVendorNamesAreData: packages for any vendor have no vendor's names in their code. Comments may name them as examples.
 func TestVendorNamesAreData(t *testing.T) {
+	inRepository(t)
 	used := map[int]bool{}
 	for _, path := range goFiles(t) {
 		if strings.HasSuffix(path, "_test.go") || !slices.Contains(vendorNeutral, filepath.Dir(path)) && !slices.Contains(vendorNeutral, path) {
@@ -90,6 +91,7 @@ func TestVendorNamesAreData(t *testing.T) {
 
 // TestVendorNamesAreFound proves that the check above can fail, and that comments are exempt.
 func TestVendorNamesAreFound(t *testing.T) {
+	inRepository(t)
 	source := "package a\n\n// NVIDIA_VISIBLE_DEVICES\nconst env = \"NVIDIA_VISIBLE_DEVICES\"\n\nvar x = gpu.NVIDIA\n"
 	if found := vendorNamesIn(t, "a.go", source); !slices.Equal(found, []string{"NVIDIA_VISIBLE_DEVICES", "NVIDIA"}) {
 		t.Errorf("found %q", found)

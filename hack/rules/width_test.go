@@ -31,6 +31,7 @@ func wideComments(source string) []string {
 
 // TestCommentsWrap: no line of a comment is wider than commentColumns. Generated files are exempt.
 func TestCommentsWrap(t *testing.T) {
+	inRepository(t)
 	for _, path := range goFiles(t) {
 		if strings.HasPrefix(filepath.Base(path), "zz_") {
 			continue
@@ -47,6 +48,7 @@ func TestCommentsWrap(t *testing.T) {
 
 // TestWideCommentsAreFound proves that the check above can fail.
 func TestWideCommentsAreFound(t *testing.T) {
+	inRepository(t)
 	source := "package x\n\t// " + strings.Repeat("a", commentColumns-6) + "\n// +" + strings.Repeat("a", 200) + "\nvar s = \"" + strings.Repeat("a", 200) + "\"\n"
 	if got := wideComments(source); len(got) != 1 || got[0] != "2: 141 columns" {
 		t.Errorf("found %q, want line 2 alone", got)

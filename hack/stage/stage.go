@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/safetext"
 )
 
 // Options define what a stage must have run.
@@ -36,6 +38,7 @@ type Summary struct {
 const (
 	maxFailures  = 5
 	maxLastLines = 2
+	maxLineBytes = 300
 )
 
 func (s Summary) String() string {
@@ -223,22 +226,13 @@ func (r *reader) failureLines() []string {
 	for _, f := range r.failures[:min(maxFailures, len(r.failures))] {
 		lines = append(lines, f.name)
 		for _, line := range f.last {
-			lines = append(lines, "    "+shorten(strings.TrimSpace(line)))
+			lines = append(lines, "    "+safetext.First(strings.TrimSpace(line), maxLineBytes))
 		}
 	}
 	if more := len(r.failures) - maxFailures; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
 	return lines
-}
-
-// shorten returns the start of a line.
-func shorten(line string) string {
-	const most = 300
-	if len(line) > most {
-		return line[:most] + "..."
-	}
-	return line
 }
 
 // walkLines are the lines in which tests report the number of random walks.

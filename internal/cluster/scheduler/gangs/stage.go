@@ -167,8 +167,8 @@ func (r *registry) abandon(g *gang) {
 const keptPrefix = "planned/"
 
 // overtaken moves a gang to stageUnplanned of whose plan places were taken while it was made, and returns why the gang waits. The places
-// that are still free are held while it is planned again, so that it cannot be overtaken for ever. From the third time in a row on it waits
-// before that.
+// that are still free are held while it is planned again, so that it is not overtaken again and again. From the third time in a row on it
+// waits before that.
 func (r *registry) overtaken(g *gang, j *job, free map[types.UID]gangplanner.Place) string {
 	kept := keptPlaces{overtakings: g.kept.overtakings + 1}
 	r.enter(g, progress{stage: stageUnplanned})
