@@ -332,6 +332,33 @@ func TestStagesSelectTests(t *testing.T) {
 	}
 }
 
+// TestModulesComeFirst checks that the module of a stage comes before its other arguments, as go test wants it.
+func TestModulesComeFirst(t *testing.T) {
+	files, err := filepath.Glob("*.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := regexp.MustCompile(`\b(?:stage|unit|tests) "[^"]*" (?:-v )?(.*)`)
+	found := 0
+	for _, file := range files {
+		blob, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range call.FindAllStringSubmatch(string(blob), -1) {
+			if strings.Contains(" "+match[1], " -C ") {
+				found++
+				if !strings.HasPrefix(match[1], "-C ") {
+					t.Errorf("%s: %s", file, match[0])
+				}
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d stages of other modules found", found)
+	}
+}
+
 // matches reports whether a top-level test of a folder has a name that the pattern matches.
 func matches(t *testing.T, dir string, pattern *regexp.Regexp) bool {
 	t.Helper()
