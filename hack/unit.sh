@@ -18,7 +18,8 @@ while read -r package dir; do
 	if grep -qsE "$meets" "$dir"/*.go; then concurrent+=("$package"); else plain+=("$package"); fi
 	! grep -qshE "^func ${sequential:1:-1}\(" "$dir"/*_test.go || named+=("$package")
 done <<<"$packages"
-unit "unit tests with the race detector" -race -timeout 20m -skip "$sequential" "${concurrent[@]}"
+# Many of their tests wait, so twice as many packages as CPUs run side by side.
+unit "unit tests with the race detector" -race -p $((2 * $(nproc))) -timeout 20m -skip "$sequential" "${concurrent[@]}"
 unit "unit tests of packages without goroutines" -timeout 20m "${plain[@]}"
 unit "tests that run one step after the other" -run "$sequential" "${named[@]}"
 # Kubernetes' scheduler takes 10 minutes to compile with the race detector: the tests that link it run without it, in checks.sh.
