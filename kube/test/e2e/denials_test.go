@@ -20,14 +20,20 @@ func mayBeDenied() map[string]string {
 	}
 }
 
+// What the API server says while the namespace of an object, or the definition of its kind, is being deleted, as some tests do. A program
+// that has just read the namespace or the definition may meet it, whatever its rights.
+const (
+	namespaceEnds  = "because it is being terminated"
+	definitionEnds = "create not allowed while custom resource definition is terminating"
+)
+
 // denials returns what the API server refused to Berth's programs since a time. What tests try with an agent's token has the tests' own
 // User-Agent.
 func denials(c *sandbox.Cluster, since time.Time) ([]string, error) {
 	all, err := c.Denials(since)
 	var of []string
 	for _, d := range all {
-		// A namespace that is being deleted takes no Event about its pods.
-		if strings.HasPrefix(d.Program, "berth-") && !strings.Contains(d.String(), "because it is being terminated") {
+		if strings.HasPrefix(d.Program, "berth-") && !strings.Contains(d.String(), namespaceEnds) && !strings.Contains(d.String(), definitionEnds) {
 			of = append(of, d.String())
 		}
 	}
